@@ -1,0 +1,28 @@
+# muster_add_module(<name> SOURCES ... HEADERS ... [PUBLIC targets...] [PRIVATE targets...])
+#   Static library muster_<name>, alias muster::<name>. Headers lie under include/ and are verified
+#   to compile alone; everything else is private.
+function(muster_add_module name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;PUBLIC;PRIVATE" ${ARGN})
+  add_library(muster_${name} STATIC ${ARG_SOURCES})
+  add_library(muster::${name} ALIAS muster_${name})
+  target_sources(muster_${name} PUBLIC FILE_SET HEADERS BASE_DIRS include FILES ${ARG_HEADERS})
+  target_include_directories(muster_${name} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+  target_link_libraries(muster_${name} PUBLIC ${ARG_PUBLIC} PRIVATE muster_settings ${ARG_PRIVATE})
+endfunction()
+
+# muster_add_test(<name> SOURCES ... LIBS ... [LABELS ...] [TIMEOUT s] [PROCESSORS n])
+#   One GoogleTest binary, one ctest entry: the binary prints its own cases.
+function(muster_add_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT;PROCESSORS" "SOURCES;LIBS;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  if(NOT ARG_PROCESSORS)
+    set(ARG_PROCESSORS 1)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE muster_settings ${ARG_LIBS} GTest::gtest_main GTest::gmock)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${ARG_PROCESSORS}
+    LABELS "${ARG_LABELS}" ENVIRONMENT "OPENBLAS_NUM_THREADS=1")
+endfunction()

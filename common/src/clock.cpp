@@ -1,0 +1,37 @@
+#include <muster/common/clock.h>
+
+#include <algorithm>
+
+namespace muster {
+
+MonotonicTime SystemClock::now() const { return std::chrono::steady_clock::now(); }
+
+WallTime SystemClock::wall_now() const { return std::chrono::system_clock::now(); }
+
+MonotonicTime ManualClock::now() const {
+  const std::lock_guard lock(mutex_);
+  return MonotonicTime{} + elapsed_;
+}
+
+WallTime ManualClock::wall_now() const {
+  const std::lock_guard lock(mutex_);
+  return WallTime{} + std::chrono::duration_cast<WallTime::duration>(elapsed_);
+}
+
+void ManualClock::advance(std::chrono::nanoseconds by) {
+  const std::lock_guard lock(mutex_);
+  elapsed_ += by;
+}
+
+std::int64_t unix_ns(WallTime time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
+std::chrono::nanoseconds Deadline::remaining() const {
+  if (at == MonotonicTime::max()) {
+    return std::chrono::nanoseconds::max();
+  }
+  return std::max(std::chrono::nanoseconds{0}, at - std::chrono::steady_clock::now());
+}
+
+}  // namespace muster
