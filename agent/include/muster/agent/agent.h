@@ -1,0 +1,168 @@
+// The per-rank runtime that a training loop holds. README.md shows a complete loop.
+//
+// Thread-safety: one training thread calls everything here. An I/O thread of the agent's own talks
+// to the collector; it never blocks, throws into or exits the trainer, and the training thread makes
+// no system call for telemetry: finished steps go through a lock-free ring.
+//
+// Errors: Status values for what concerns training itself (a dead peer, no parameter route, a damaged
+// checkpoint). Telemetry has no errors here: it detaches, counts and reports when it can.
+#pragma once
+
+#include <muster/agent/verdict.h>
+#include <muster/checkpoint/checkpoint.h>
+#include <muster/comm/communicator.h>
+#include <muster/common/clock.h>
+#include <muster/common/expected.h>
+#include <muster/optimizer/optimizer.h>
+#include <muster/optimizer/qk_clip.h>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace muster::agent {
+
+// Phases of a step; their times are streamed as train_phase_seconds{phase}.
+enum class Phase : std::uint8_t {
+  kData, kForward, kBackward, kExpertComm, kReduce, kVerdict, kOptimizer, kGather, kCheckpoint, kOther,
+};
+inline constexpr std::size_t kPhaseCount = 10;
+
+[[nodiscard]] const char* to_string(Phase phase);
+
+struct AgentOptions {
+  // Identity and addresses; `from_environment` fills them from the MUSTER_* and torchrun variables.
+  Identity identity;
+  int world_size{1};
+  std::string collector;                 // "host:port"; empty: no telemetry leaves the process
+  std::string token;
+  std::filesystem::path checkpoint_root; // empty: no checkpoints
+  std::filesystem::path resume_from;     // exact checkpoint chosen by the launcher; empty: fresh
+  std::filesystem::path spool_directory; // where samples wait while the collector is down
+
+  std::int64_t checkpoint_interval{0};   // steps
+  int keep_last{3};
+  std::int64_t total_steps{0};
+  std::int64_t digest_interval{50};      // parameter digest every N steps; 0: never
+  double qk_clip_threshold{0};           // tau at start; 0: off until a command sets it
+  bool telemetry{true};                  // false: no ring, no I/O thread (the A of an A/B)
+  std::size_t ring_steps{256};           // finished steps the ring holds
+  std::size_t outbox_bytes_max{std::size_t{8} << 20};
+  std::size_t spool_bytes_max{std::size_t{64} << 20};
+  std::chrono::nanoseconds collective_timeout{std::chrono::seconds{60}};
+
+  // RANK, WORLD_SIZE, MUSTER_RUN_ID, MUSTER_GENERATION, MUSTER_INCARNATION, MUSTER_COLLECTOR,
+  // MUSTER_TOKEN_FILE, MUSTER_RESUME_FROM, MUSTER_CHECKPOINT_ROOT, MUSTER_SPOOL. A variable that does not parse
+  // is kInvalidArgument and named. Without RANK: a world of one, run "local".
+  [[nodiscard]] static Expected<AgentOptions> from_environment();
+};
+
+// The parts of the model the agent must know to name its metrics and to run QK-clip.
+struct ModelInfo {
+  std::vector<optimizer::AttentionLayer> attention;  // one per layer with attention
+  std::vector<int> experts_per_layer;                // one per MoE layer, global expert count
+};
+
+// State of the training loop that must come back after a restart: data cursor, RNG counters, router
+// bias. `tensors` are written into on restore; `values` are replaced.
+struct TrainerState {
+  std::map<std::string, std::string> values;
+  struct Tensor {
+    std::string name;
+    std::span<float> data;
+  };
+  std::vector<Tensor> tensors;
+};
+
+class Agent {
+ public:
+  // Collective. All references must outlive the agent.
+  [[nodiscard]] static Expected<std::unique_ptr<Agent>> join(
+      AgentOptions options, comm::Communicator& world, optimizer::Optimizer& optimizer,
+      ModelInfo model);
+
+  Agent() = default;
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+  Agent(Agent&&) = delete;
+  Agent& operator=(Agent&&) = delete;
+  // Flushes telemetry for at most two seconds.
+  virtual ~Agent() = default;
+
+  // Restores from options.resume_from, or does nothing when it is empty. Collective. On success
+  // parameters, optimizer and `trainer` are as they were after the step that saved them.
+  [[nodiscard]] virtual Status restore(TrainerState& trainer) = 0;
+
+  // Index of the step to run next (0 at a fresh start).
+  [[nodiscard]] virtual std::int64_t step() const = 0;
+
+  // --- inside a step ---
+  virtual void begin_step() = 0;
+
+  // Adds the time until destruction to a phase; phases may nest (inner time is not counted twice).
+  class [[nodiscard]] PhaseTimer {
+   public:
+    PhaseTimer(Agent& agent, Phase phase) : agent_(agent) { agent_.enter(phase); }
+    ~PhaseTimer() { agent_.leave(); }
+    PhaseTimer(const PhaseTimer&) = delete;
+    PhaseTimer& operator=(const PhaseTimer&) = delete;
+    PhaseTimer(PhaseTimer&&) = delete;
+    PhaseTimer& operator=(PhaseTimer&&) = delete;
+
+   private:
+    Agent& agent_;
+  };
+
+  [[nodiscard]] PhaseTimer time(Phase phase) { return PhaseTimer{*this, phase}; }
+
+  virtual void enter(Phase phase) = 0;
+  virtual void leave() = 0;
+
+  // Folds one forward pass of attention layer `layer_index` (position in ModelInfo::attention) into
+  // the step: max per head, [heads], scaled logits over visible pairs. NaN is kept as a flag.
+  virtual void record_max_logits(std::size_t layer_index, std::span<const float> max_logits) = 0;
+
+  // Tokens this rank routed to each expert, [experts], of MoE layer `layer_index`; added up.
+  virtual void record_expert_counts(
+      std::size_t layer_index, std::span<const std::int64_t> counts) = 0;
+
+  // Ends the step: reduces gradients, agrees on the verdict, updates, clips, gathers, commits or
+  // begins checkpoints, hands the sample to the I/O thread. `loss_sum` in nats over `token_count`
+  // tokens of this rank's micro-batches. `trainer` is read when a checkpoint begins.
+  // A Status means a peer is lost or the generation is fenced: leave the loop, exit non-zero.
+  [[nodiscard]] virtual Expected<Verdict> end_step(
+      double loss_sum, std::int64_t token_count, const TrainerState& trainer) = 0;
+
+  // The reduced lanes of the last end_step: global expert counts for a bias update, max logits.
+  [[nodiscard]] virtual const ReducedLanes& lanes() const = 0;
+
+  // Waits until every checkpoint begun is committed or has failed on all ranks. Call it after the loop when the
+  // verdict ended with kFinished, kStopped or kPreempted. Collective.
+  [[nodiscard]] virtual Status finish() = 0;
+
+  // Async-signal-safe: asks all ranks to save at one agreed step and end as preempted.
+  virtual void request_preemption() = 0;
+
+  // An event of the training loop's own.
+  virtual void report(Event event) = 0;
+
+  // Nanoseconds the agent's telemetry took on the training thread in the last step.
+  [[nodiscard]] virtual std::int64_t last_telemetry_ns() const = 0;
+};
+
+// Exit codes of a rank, understood by `muster run` (architecture: launcher).
+inline constexpr int kExitDone = 0;
+inline constexpr int kExitPreempted = 75;
+inline constexpr int kExitRollback = 85;
+inline constexpr int kExitNeverRestart = 93;
+
+// Installs SIGTERM and SIGINT handlers that call request_preemption; a second signal exits at once
+// with 128 + signal. Ignores SIGPIPE.
+void install_preemption_handlers(Agent& agent);
+
+}  // namespace muster::agent

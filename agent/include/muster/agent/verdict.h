@@ -1,0 +1,139 @@
+// The verdict: how every rank does the same thing at the same step.
+//
+// Each rank fills one SUM vector and one MAX vector of doubles; both are all-reduced once per step;
+// `decide` turns the reduced lanes and the shared history into one decision. Everything that changes
+// training (skip, clip factor, QK-clip, checkpoint, stop) comes from reduced lanes only, so the
+// decision is identical on all ranks by construction.
+//
+// Sans-I/O: pure functions of their arguments, no clock, no communicator.
+#pragma once
+
+#include <muster/common/telemetry.h>
+#include <muster/optimizer/optimizer.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace muster::agent {
+
+// What the model has, constant over a run; equal on all ranks.
+struct LaneLayout {
+  std::size_t groups{0};           // gradient norm groups
+  std::vector<int> heads;          // attention heads per layer; empty: none
+  std::vector<int> experts;        // experts per MoE layer; empty: none
+
+  [[nodiscard]] std::size_t sum_size() const;
+  [[nodiscard]] std::size_t max_size() const;
+};
+
+// One rank's contribution, before reduction.
+struct LocalLanes {
+  // SUM
+  std::vector<double> squared_norm;                // [groups], raw gradients
+  double loss_sum{0};                              // sum of token losses, nats
+  double token_count{0};
+  std::vector<std::vector<double>> expert_counts;  // [moe layers][experts]
+  double nonfinite_count{0};
+  // SUM or MAX by field: statistics of the update that led to this step's parameters, so that they
+  // ride this reduction instead of needing one of their own.
+  std::vector<optimizer::GroupUpdateStatistics> update;  // [groups]
+  // MAX
+  std::vector<std::vector<float>> max_logits;      // [layers][heads]; NaN becomes a flag
+  bool preempt{false};                             // SIGTERM arrived
+  std::int64_t generation{0};
+  std::uint64_t armed_command{0};                  // highest command id received so far
+  std::int64_t prepared_checkpoint{0};             // highest sequence prepared here
+  std::int64_t failed_checkpoint{0};               // highest sequence that failed here
+  std::uint64_t replica_digest{0};                 // 0: not computed this step
+  double local_loss{0};                            // this rank's mean loss
+};
+
+void encode(
+    const LaneLayout& layout, const LocalLanes& lanes, std::span<double> sum, std::span<double> max);
+
+// The lanes after reduction over all ranks.
+struct ReducedLanes {
+  std::vector<double> squared_norm;
+  double loss_sum{0};
+  double token_count{0};
+  std::vector<std::vector<double>> expert_counts;
+  double nonfinite_count{0};
+  std::vector<optimizer::GroupUpdateStatistics> update;
+  std::vector<std::vector<double>> max_logits;
+  bool nonfinite{false};            // any NaN or infinity in gradients, loss or logits of any rank
+  bool nonfinite_logit{false};
+  bool preempt{false};
+  std::int64_t generation_min{0};
+  std::int64_t generation_max{0};
+  std::uint64_t armed_command_min{0};
+  std::int64_t prepared_checkpoint_min{0};
+  std::int64_t failed_checkpoint_max{0};
+  std::uint64_t replica_digest_min{0};
+  std::uint64_t replica_digest_max{0};
+  double local_loss_max{0};
+};
+
+[[nodiscard]] ReducedLanes decode(
+    const LaneLayout& layout, std::span<const double> sum, std::span<const double> max);
+
+// Settings that all ranks share.
+struct DecideOptions {
+  double clip_norm{1.0};                // 0: off
+  std::int64_t checkpoint_interval{0};  // steps; 0: only on command
+  std::int64_t total_steps{0};          // after this many steps the run is done; 0: no end
+  bool checkpoint_on_stop{true};
+};
+
+// What all ranks remember from step to step; saved with every checkpoint. Changed only by `decide`.
+struct SharedState {
+  std::int64_t step{0};                        // index of the step being decided
+  double qk_clip_threshold{0};                 // tau; 0: off
+  std::uint64_t last_applied_command{0};
+  std::int64_t checkpoint_sequence{0};         // last sequence begun
+  std::int64_t checkpoint_in_flight{0};        // 0: none
+  bool checkpoint_pin_in_flight{false};
+  bool checkpoint_wanted{false};               // asked for while one was in flight
+  bool pin_wanted{false};
+  bool stopping{false};
+  bool stop_is_preemption{false};
+  std::int64_t skipped_steps{0};
+
+  friend bool operator==(const SharedState&, const SharedState&) = default;
+};
+
+enum class Ending : std::uint8_t { kContinue, kFinished, kStopped, kPreempted, kAbort };
+
+struct AppliedCommand {
+  Command command;
+  CommandState state{CommandState::kApplied};
+  std::string reason;
+};
+
+struct Verdict {
+  bool skip{false};
+  double gradient_scale{0};   // 1 / tokens
+  double gradient_norm{0};    // of the token-normalised gradient, before clipping
+  double clip_factor{1};
+  double loss{0};             // nats per token
+  std::vector<std::vector<double>> head_gammas;  // [layers][heads]; empty: no QK-clip this step
+  std::int64_t begin_checkpoint{0};    // sequence to begin after this step; 0: none
+  std::int64_t commit_checkpoint{0};   // every rank prepared it
+  bool commit_pinned{false};
+  std::int64_t abandon_checkpoint{0};  // some rank failed it
+  std::vector<AppliedCommand> commands;
+  bool diverged{false};                // replica digests differ
+  Ending ending{Ending::kContinue};
+  std::string reason;                  // why skip, abandon, stop or abort; empty on a plain step
+};
+
+// `pending` are the commands this rank holds, ascending by id; those with
+// last_applied_command < id <= armed_command_min run now. Advances `state` to the next step.
+// A generation mismatch gives kAbort; nothing else does.
+[[nodiscard]] Verdict decide(
+    const ReducedLanes& lanes, std::span<const Command> pending, const DecideOptions& options,
+    SharedState& state);
+
+}  // namespace muster::agent

@@ -1,0 +1,159 @@
+// Checkpoints that exist on all ranks or on none.
+//
+// <root>/<run>/step-<S>.gen-<G>.tmp/  rank-<r>.safetensors + rank-<r>.json   (prepare)
+// <root>/<run>/step-<S>.gen-<G>/      ... + MANIFEST.json                     (commit)
+// <root>/<run>/LATEST                 a hint; the truth is a scan for valid manifests
+// docs/checkpoints.md has the format and the crash analysis.
+#pragma once
+
+#include <muster/common/expected.h>
+#include <muster/common/ids.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace muster::checkpoint {
+
+// A piece of a tensor on one rank, fp32 or bytes. Does not own `data`.
+struct TensorPiece {
+  std::string name;
+  std::string dtype{"F32"};  // safetensors dtype name: F32, F64, I64, U8
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> global_shape;
+  std::vector<std::int64_t> offset;
+  std::span<const std::byte> data;
+};
+
+// Everything a rank saves: its pieces and small named values (rng counters, data cursor, schedule
+// constants, applied command ids, detector windows). Names are the caller's; all travel as strings.
+struct RankState {
+  std::vector<TensorPiece> tensors;
+  std::map<std::string, std::string> values;
+};
+
+struct WriterOptions {
+  std::filesystem::path root;
+  std::string run_id;
+  Generation generation;
+  int rank{0};
+  int world_size{1};
+  std::string incarnation;
+  int keep_last{3};            // Committed checkpoints kept, >= 1; pinned ones do not count.
+};
+
+enum class SaveState : std::uint8_t { kIdle, kWriting, kPrepared, kFailed };
+
+// One rank's half of the commit protocol.
+//
+// Thread-safety: all calls from the training thread; a writer thread of its own does the I/O. The
+// training thread never waits for the disk: `begin` only copies (the snapshot), the rest polls.
+// Any I/O error turns the save into kFailed with the reason; training goes on.
+class Writer {
+ public:
+  [[nodiscard]] static Expected<std::unique_ptr<Writer>> create(WriterOptions options);
+
+  Writer() = default;
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
+  Writer(Writer&&) = delete;
+  Writer& operator=(Writer&&) = delete;
+  virtual ~Writer() = default;  // Waits for the writer thread; an uncommitted save stays invisible.
+
+  // Copies `state` to the host snapshot (hashes are taken of the snapshot) and starts writing
+  // checkpoint number `sequence` (>= 1, ascending, the same on all ranks) of `step`.
+  // kFailedPrecondition while another save is in flight.
+  [[nodiscard]] virtual Status begin(
+      std::int64_t sequence, StepIndex step, const RankState& state) = 0;
+
+  [[nodiscard]] virtual SaveState poll() = 0;
+  // Highest sequence prepared by this rank; 0 when none. This is the verdict's lane.
+  [[nodiscard]] virtual std::int64_t prepared_sequence() const = 0;
+  // The sequence in flight, 0 when none.
+  [[nodiscard]] virtual std::int64_t active_sequence() const = 0;
+  // Why the last save failed.
+  [[nodiscard]] virtual Status last_error() const = 0;
+
+  // After the verdict said that every rank prepared `sequence`. Only the lowest rank writes: manifest,
+  // rename, fsync, LATEST, retention, on the writer thread; `committed_sequence` follows. `pin` keeps
+  // the checkpoint from retention. Re-checks the generation fence before the rename.
+  virtual void commit(std::int64_t sequence, bool pin) = 0;
+  // After the verdict said that some rank failed: removes this rank's files of `sequence`.
+  virtual void abandon(std::int64_t sequence) = 0;
+  // Lowest rank: highest sequence whose commit is durable. Others: highest they were told to commit.
+  [[nodiscard]] virtual std::int64_t committed_sequence() const = 0;
+
+  // Blocks until nothing is in flight (used before exit, not in a step).
+  [[nodiscard]] virtual Status wait(std::chrono::nanoseconds timeout) = 0;
+
+  // Nanoseconds the last `begin` held the training thread, and the bytes it copied.
+  [[nodiscard]] virtual std::int64_t last_stall_ns() const = 0;
+  [[nodiscard]] virtual std::int64_t last_snapshot_bytes() const = 0;
+};
+
+// A committed checkpoint found on disk.
+struct CheckpointInfo {
+  std::filesystem::path path;
+  std::string run_id;
+  StepIndex step;
+  Generation generation;
+  int world_size{0};
+  std::int64_t bytes{0};
+  bool pinned{false};
+  std::int64_t committed_unix_ns{0};
+  Status validity;  // ok, or what is wrong with it (fast check: manifest, files, sizes).
+};
+
+// All directories of a run that claim to be checkpoints, newest step first; of one step the higher
+// generation first. Unfinished ".tmp" ones are not listed. kNotFound when the folder is missing.
+[[nodiscard]] Expected<std::vector<CheckpointInfo>> list(
+    const std::filesystem::path& root, const std::string& run_id);
+
+// Full check of every byte against the hashes; names the first file and tensor that differ.
+[[nodiscard]] Status verify(const std::filesystem::path& checkpoint);
+
+// The newest checkpoint that passes `verify`, falling back to older ones; each rejected one is
+// reported in `rejected`. kNotFound when none is left.
+[[nodiscard]] Expected<CheckpointInfo> newest_verified(
+    const std::filesystem::path& root, const std::string& run_id,
+    std::vector<std::string>* rejected = nullptr);
+
+// One rank's tensors and values, read back and hash-checked.
+struct LoadedTensor {
+  std::string name;
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> global_shape;
+  std::vector<std::int64_t> offset;
+  std::vector<std::byte> data;
+};
+
+struct LoadedState {
+  StepIndex step;
+  Generation generation;
+  int world_size{0};
+  std::vector<LoadedTensor> tensors;
+  std::map<std::string, std::string> values;
+};
+
+// kFailedPrecondition when the checkpoint was written by another world size (resharding is not
+// there yet), kDataLoss when bytes are damaged.
+[[nodiscard]] Expected<LoadedState> load_rank(
+    const std::filesystem::path& checkpoint, int rank, int world_size);
+
+// --- generations ---
+// Allocates the next generation of a run: reads <root>/<run>/GENERATION under an exclusive lock,
+// adds one, writes it durably, returns it. Older generations can no longer commit.
+[[nodiscard]] Expected<Generation> allocate_generation(
+    const std::filesystem::path& root, const std::string& run_id);
+
+// The generation now in force; 0 when the run has none yet.
+[[nodiscard]] Expected<Generation> current_generation(
+    const std::filesystem::path& root, const std::string& run_id);
+
+}  // namespace muster::checkpoint

@@ -1,0 +1,135 @@
+// The read side of the store: what the dashboard, `muster status` and /metrics ask.
+//
+// Thread-safety: a Query owns a read-only database connection and belongs to one thread; make one per
+// thread. It sees committed data only and can never block or damage ingestion.
+#pragma once
+
+#include <muster/common/expected.h>
+#include <muster/common/telemetry.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace muster::store {
+
+struct RunInfo {
+  std::string run_id;
+  std::int32_t world_size{0};
+  std::int64_t generation{0};       // newest
+  std::int64_t first_step{-1};
+  std::int64_t last_step{-1};       // newest step of the newest generation
+  std::int64_t started_unix_ns{0};
+  std::int64_t last_seen_unix_ns{0};
+  double last_loss{0};
+  std::int64_t sample_count{0};     // floats stored
+  std::int64_t dropped_count{0};    // frames agents said they dropped
+};
+
+// One stored series: a metric column of one rank (or of the job).
+struct SeriesInfo {
+  std::int64_t series_id{0};
+  std::string name;
+  std::string unit;
+  MetricKind kind{MetricKind::kInstant};
+  MetricScope scope{MetricScope::kJob};
+  std::int32_t rank{-1};   // -1: job scope
+  std::int32_t layer{-1};
+  std::int32_t index{-1};
+  std::string group;
+};
+
+// A step bucket. min/max/last ignore NaN; a bucket of only NaN has count 0 and nan_count > 0.
+struct Bucket {
+  std::int64_t step_first{0};
+  std::int64_t step_last{0};
+  float min{0};
+  float max{0};
+  float last{0};
+  std::uint32_t count{0};
+  std::uint32_t nonfinite_count{0};
+};
+
+struct SeriesRange {
+  std::int64_t series_id{0};
+  std::int64_t generation{0};
+  std::int64_t step_begin{0};
+  std::int64_t step_end{0};     // exclusive
+  std::int64_t bucket_steps{1}; // every bucket covers this many steps, anchored at step 0
+  std::vector<Bucket> buckets;  // ascending; empty steps have no bucket
+};
+
+struct StoredEvent {
+  std::int64_t event_id{0};
+  std::int64_t generation{0};
+  std::int32_t rank{-1};        // -1: the collector or launcher
+  Event event;
+};
+
+struct RankStatus {
+  std::int32_t rank{0};
+  std::int64_t generation{0};
+  std::string incarnation;
+  std::int64_t step{-1};
+  std::int64_t last_seen_unix_ns{0};
+  bool connected{false};
+  double compute_seconds{0};    // last step, without communication
+  std::int64_t dropped_count{0};
+};
+
+struct CommandStatus {
+  Command command;
+  CommandState state{CommandState::kIssued};
+  std::int64_t applied_step{-1};
+  std::int32_t ranks_armed{0};
+  std::int32_t ranks_applied{0};
+  std::string reason;
+};
+
+class Query {
+ public:
+  // kVersionMismatch when the file was made by a newer muster, kNotFound when it is missing.
+  [[nodiscard]] static Expected<std::unique_ptr<Query>> open(const std::filesystem::path& database);
+
+  Query() = default;
+  Query(const Query&) = delete;
+  Query& operator=(const Query&) = delete;
+  Query(Query&&) = delete;
+  Query& operator=(Query&&) = delete;
+  virtual ~Query() = default;
+
+  // Newest first.
+  [[nodiscard]] virtual Expected<std::vector<RunInfo>> runs() = 0;
+  [[nodiscard]] virtual Expected<RunInfo> run(const std::string& run_id) = 0;
+  // Generations that have samples, ascending, with the step range of each.
+  struct GenerationInfo {
+    std::int64_t generation{0};
+    std::int64_t step_first{0};
+    std::int64_t step_last{0};
+    std::int64_t started_unix_ns{0};
+  };
+  [[nodiscard]] virtual Expected<std::vector<GenerationInfo>> generations(
+      const std::string& run_id) = 0;
+  [[nodiscard]] virtual Expected<std::vector<SeriesInfo>> series(const std::string& run_id) = 0;
+
+  // Decimated to at most `buckets_max` buckets of equal, power-of-two width anchored at step 0, so
+  // that appending never moves a bucket. No extreme is ever left out. Steps that are still only in
+  // frames are included. `step_end` < 0: to the end.
+  [[nodiscard]] virtual Expected<SeriesRange> range(
+      const std::string& run_id, std::int64_t series_id, std::int64_t generation,
+      std::int64_t step_begin, std::int64_t step_end, std::int32_t buckets_max) = 0;
+
+  // Events with id > `after_event_id`, ascending, at most `limit`.
+  [[nodiscard]] virtual Expected<std::vector<StoredEvent>> events(
+      const std::string& run_id, std::int64_t after_event_id, std::int32_t limit) = 0;
+  [[nodiscard]] virtual Expected<std::vector<RankStatus>> ranks(const std::string& run_id) = 0;
+  [[nodiscard]] virtual Expected<std::vector<CommandStatus>> commands(const std::string& run_id) = 0;
+
+  // Grows with every commit of the writer; equal values mean nothing new.
+  [[nodiscard]] virtual Expected<std::int64_t> data_version() = 0;
+};
+
+}  // namespace muster::store

@@ -1,0 +1,87 @@
+// The write side of the store: one SQLite file, one writer.
+//
+// Thread-safety: one thread (the collector's writer thread) owns a Store. Only its connection
+// checkpoints the WAL. Everything added between two commits is one transaction; what was committed
+// survives a crash.
+#pragma once
+
+#include <muster/common/clock.h>
+#include <muster/common/expected.h>
+#include <muster/common/ids.h>
+#include <muster/common/telemetry.h>
+#include <muster/store/query.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace muster::store {
+
+class Store {
+ public:
+  // Creates or opens the file, takes its exclusive lock (a second collector on it is
+  // kAlreadyExists), applies migrations, increments the persisted collector epoch.
+  // kVersionMismatch, and nothing changed, for a file of a newer muster.
+  [[nodiscard]] static Expected<std::unique_ptr<Store>> open(
+      const std::filesystem::path& database, const Clock& clock);
+
+  Store() = default;
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+  Store(Store&&) = delete;
+  Store& operator=(Store&&) = delete;
+  virtual ~Store() = default;
+
+  [[nodiscard]] virtual std::int64_t epoch() const = 0;
+
+  // Registers a process. Returns the highest seq stored for this identity (0: none).
+  [[nodiscard]] virtual Expected<std::uint64_t> open_session(
+      const Identity& identity, std::int32_t world_size) = 0;
+  virtual void close_session(const Identity& identity) = 0;
+
+  // Idempotent by hash.
+  [[nodiscard]] virtual Status register_schema(
+      const Identity& identity, const MetricSchema& schema) = 0;
+
+  // Frames with seq <= the highest stored for the identity are ignored (counted as duplicates);
+  // a frame for a (run, generation, rank, step) that exists already is ignored as well.
+  [[nodiscard]] virtual Status add_frames(
+      const Identity& identity, std::uint64_t schema_hash, std::uint64_t first_seq,
+      const std::vector<SampleFrame>& frames) = 0;
+
+  // `seq` 0: the collector's own event, not deduplicated. `identity.rank` -1: not of a rank.
+  [[nodiscard]] virtual Status add_event(
+      const Identity& identity, std::uint64_t seq, const Event& event) = 0;
+
+  virtual void note_heartbeat(
+      const Identity& identity, std::int64_t step, std::int64_t dropped_count) = 0;
+
+  // Assigns the next id of the run.
+  [[nodiscard]] virtual Expected<Command> add_command(const std::string& run_id, Command command) = 0;
+  [[nodiscard]] virtual Status add_command_report(
+      const Identity& identity, std::uint64_t seq, const CommandReport& report) = 0;
+  // The commands every rank of `generation` must receive, ascending by id: those not finished by an
+  // earlier generation. The answer for a generation is fixed by its first call, later ones only add
+  // newer commands, so all ranks of a generation get the same list.
+  [[nodiscard]] virtual Expected<std::vector<Command>> commands_for(
+      const std::string& run_id, std::int64_t generation, std::uint64_t after_id) = 0;
+
+  // Makes everything since the last call durable; then the seqs may be acked.
+  [[nodiscard]] virtual Status commit() = 0;
+
+  // Transposes complete 1024-step stretches of frames into chunks with their min/max/last pyramid,
+  // a bounded amount per call; true when there is more to do.
+  [[nodiscard]] virtual Expected<bool> compact() = 0;
+
+  struct Counters {
+    std::int64_t frames{0};
+    std::int64_t samples{0};
+    std::int64_t duplicates{0};
+    std::int64_t events{0};
+  };
+  [[nodiscard]] virtual Counters counters() const = 0;  // Since open.
+};
+
+}  // namespace muster::store

@@ -1,0 +1,44 @@
+// How to get a Communicator: ranks as threads, processes of one host, hosts of a network.
+#pragma once
+
+#include <muster/comm/communicator.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace muster::comm {
+
+// `size` ranks as threads of this process, element r for rank r. For tests.
+[[nodiscard]] std::vector<std::unique_ptr<Communicator>> make_local_group(int size);
+
+struct ConnectOptions {
+  int rank{0};
+  int size{1};
+  // Unique per (run, generation): ranks of two generations can never meet.
+  std::string session;
+  // shm: address space reserved per rank for allocate(); pages are taken only when touched.
+  std::size_t heap_bytes_per_rank{std::size_t{4} << 30};
+  // gloo: folder on a file system all hosts share, and the local interface or address to bind.
+  std::string gloo_store_path;
+  std::string gloo_interface{"lo"};
+};
+
+// Processes of one host over shared memory (memfd; nothing is left behind when ranks die).
+[[nodiscard]] Expected<std::unique_ptr<Communicator>> connect_shm(
+    const ConnectOptions& options, Deadline deadline);
+
+// Hosts of a network over Gloo's TCP transport. kUnimplemented where the build has no Gloo.
+[[nodiscard]] Expected<std::unique_ptr<Communicator>> connect_gloo(
+    const ConnectOptions& options, Deadline deadline);
+
+// Whether this build has the Gloo / NCCL backend.
+[[nodiscard]] bool gloo_is_available();
+[[nodiscard]] bool nccl_is_available();
+
+// Reads RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_PORT, MUSTER_RUN_ID, MUSTER_GENERATION and
+// MUSTER_COMM (shm | gloo; default shm when LOCAL_WORLD_SIZE = WORLD_SIZE, else gloo). Without RANK
+// it is a world of one. A missing or unusable variable is kInvalidArgument and named.
+[[nodiscard]] Expected<std::unique_ptr<Communicator>> connect_from_environment(Deadline deadline);
+
+}  // namespace muster::comm

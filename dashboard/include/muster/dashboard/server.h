@@ -1,0 +1,47 @@
+// The HTTP server of the dashboard: static pages, a JSON and binary API over store::Query, live
+// updates by server-sent events, /metrics. Embedded in `muster collector`.
+//
+// Threads: its own I/O thread; `stop` joins it. Binds to loopback unless told otherwise.
+#pragma once
+
+#include <muster/common/expected.h>
+#include <muster/common/telemetry.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace muster::dashboard {
+
+struct ServerOptions {
+  std::filesystem::path database;
+  std::string listen{"127.0.0.1:29680"};  // port 0 picks a free one
+  std::filesystem::path web_root;         // built pages; empty: the ones embedded at build time
+  std::string token;                      // operator token for commands; empty: not required
+
+  // What the buttons and /metrics need from the collector.
+  std::function<Expected<CommandId>(
+      const std::string& run_id, CommandKind kind, double argument, const std::string& reason)>
+      issue_command;
+  std::function<std::string()> metrics_text;
+};
+
+class Server {
+ public:
+  [[nodiscard]] static Expected<std::unique_ptr<Server>> start(ServerOptions options);
+
+  Server() = default;
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+  Server(Server&&) = delete;
+  Server& operator=(Server&&) = delete;
+  virtual ~Server() = default;
+
+  // "http://127.0.0.1:29680"
+  [[nodiscard]] virtual std::string url() const = 0;
+  virtual void stop() = 0;
+};
+
+}  // namespace muster::dashboard

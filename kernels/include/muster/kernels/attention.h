@@ -1,0 +1,30 @@
+// Causal multi-head attention, blocked with online softmax: no [N, N] matrix is ever in memory.
+#pragma once
+
+#include <cstdint>
+
+namespace muster::kernels {
+
+struct AttentionShape {
+  std::int64_t batch{0};     // independent sequences
+  std::int64_t sequence{0};  // tokens per sequence
+  std::int64_t heads{0};
+  std::int64_t head_dim{0};
+  double scale{0};           // usually 1 / sqrt(head_dim)
+};
+
+// q, k, v, out: [batch, sequence, heads, head_dim]; lse: [batch, heads, sequence], natural log.
+// max_logits[heads]: exact maximum over batch and visible (i >= j) pairs of scale * q_i . k_j, signed,
+// before softmax, found while computing, at no extra pass. NaN or +Inf logits make it NaN / +Inf.
+template <typename T>
+void attention_forward(
+    const AttentionShape& shape, const T* q, const T* k, const T* v, T* out, T* lse,
+    float* max_logits);
+
+// dq, dk, dv overwritten.
+template <typename T>
+void attention_backward(
+    const AttentionShape& shape, const T* q, const T* k, const T* v, const T* out, const T* lse,
+    const T* dout, T* dq, T* dk, T* dv);
+
+}  // namespace muster::kernels

@@ -1,0 +1,14 @@
+// Which backends this build has. The CPU backend is always there and is the reference.
+#pragma once
+
+#include <string>
+
+namespace muster::kernels {
+
+// Whether CUDA kernels are built in and a device answers. Never fails: no driver means false.
+[[nodiscard]] bool cuda_is_available();
+
+// Why not, for people; empty when available.
+[[nodiscard]] std::string cuda_unavailable_reason();
+
+}  // namespace muster::kernels

@@ -1,0 +1,75 @@
+// The arithmetic of the optimizers: fused AdamW, Newton-Schulz, fused statistics. fp32 storage,
+// double accumulators. Sources: torch.optim.AdamW's order; Keller Jordan's Newton-Schulz.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace muster::kernels {
+
+// One pass over a tensor.
+struct TensorStatistics {
+  std::int64_t count{0};
+  double sum{0};               // of finite values
+  double squared_sum{0};       // of finite values
+  double abs_max{0};           // of finite values
+  std::int64_t zero_count{0};
+  std::int64_t nonfinite_count{0};
+
+  [[nodiscard]] double l2() const;
+  [[nodiscard]] double mean() const;
+  [[nodiscard]] double variance() const;  // population, finite values
+};
+
+[[nodiscard]] TensorStatistics statistics(std::span<const float> values);
+
+// Only the two numbers that every step needs; memory-bound.
+struct NormAndNonfinite {
+  double squared_sum{0};           // of finite values
+  std::int64_t nonfinite_count{0};
+};
+[[nodiscard]] NormAndNonfinite norm_and_nonfinite(std::span<const float> values);
+
+struct AdamWStep {
+  double learning_rate{0};
+  double beta1{0.9};
+  double beta2{0.999};
+  double epsilon{1e-8};
+  double weight_decay{0};
+  double gradient_scale{1};  // multiplies the gradient first (token normalisation times clip)
+  std::int64_t step{1};      // 1-based, for bias correction
+};
+
+// What passes through the registers anyway, summed up (see optimizer::GroupUpdateStatistics).
+struct UpdateStatistics {
+  double update_squared_sum{0};
+  double parameter_squared_sum{0};
+  double parameter_abs_max{0};
+  double momentum_squared_sum{0};
+  double momentum_sum{0};
+  double momentum_abs_max{0};
+  double second_moment_sum{0};
+  double second_moment_squared_sum{0};
+  double second_moment_abs_max{0};
+};
+
+// p <- p(1 - lr*wd); m <- b1 m + (1-b1) g; v <- b2 v + (1-b2) g^2;
+// p <- p - lr * (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps). All spans of equal length, 4 loads and
+// 3 stores per element in one pass.
+[[nodiscard]] UpdateStatistics adamw_update(
+    std::span<float> parameter, std::span<const float> gradient, std::span<float> m,
+    std::span<float> v, const AdamWStep& step);
+
+// X <- aX + bAX + cA^2X with A = XX^T, coefficients[i] = {a, b, c} of step i. x[rows, cols] is
+// normalised by its Frobenius norm in fp32 first (a zero matrix stays zero) and worked on with the
+// short side first. Overwrites x. `workspace` grows as needed and can be reused.
+void newton_schulz(
+    std::span<float> x, std::int64_t rows, std::int64_t cols,
+    std::span<const std::array<double, 3>> coefficients, std::vector<float>& workspace);
+
+// Multiply-adds * 2 of newton_schulz: what the layout packs by.
+[[nodiscard]] double newton_schulz_flops(std::int64_t rows, std::int64_t cols, int steps);
+
+}  // namespace muster::kernels

@@ -1,0 +1,110 @@
+// Everything that agents, launchers, tools and the collector say to each other, as plain structs.
+// codec.h turns them into frames; nothing outside wire/ sees Protobuf.
+#pragma once
+
+#include <muster/common/ids.h>
+#include <muster/common/telemetry.h>
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace muster::wire {
+
+// Version of the protocol this build speaks, and the oldest it understands. Peers use
+// min(theirs, ours); when that is below either side's minimum the session ends with a Goodbye that
+// says which side must be upgraded.
+inline constexpr std::uint32_t kProtocolVersion = 1;
+inline constexpr std::uint32_t kProtocolVersionMin = 1;
+
+enum class PeerRole : std::uint8_t { kAgent = 1, kLauncher = 2, kOperator = 3 };
+
+// First message of a client.
+struct Hello {
+  std::uint32_t version{kProtocolVersion};
+  std::uint32_t version_min{kProtocolVersionMin};
+  PeerRole role{PeerRole::kAgent};
+  Identity identity;
+  std::int32_t world_size{0};
+  std::string token;                     // Of the run; empty on loopback.
+  std::uint64_t last_applied_command{0};
+  std::int64_t known_epoch{0};           // Highest collector epoch this run has seen.
+};
+
+// The collector's answer.
+struct Welcome {
+  std::uint32_t version{kProtocolVersion};
+  std::int64_t collector_epoch{0};
+  std::uint64_t acked_seq{0};  // Highest contiguous seq stored for this (run, gen, rank, incarnation).
+};
+
+struct SchemaMessage {
+  MetricSchema schema;
+};
+
+// A batch of frames. Each frame has its own seq: first_seq, first_seq + 1, ...
+struct SampleBatch {
+  std::uint64_t first_seq{0};
+  std::uint64_t schema_hash{0};
+  std::vector<SampleFrame> frames;
+};
+
+// Events share the seq space of samples.
+struct EventMessage {
+  std::uint64_t seq{0};
+  Event event;
+};
+
+// Counters of samples the agent had to drop, cumulative since process start, by class.
+struct DropReport {
+  std::uint64_t ring_full{0};
+  std::uint64_t outbox_full{0};
+  std::uint64_t spool_full{0};
+};
+
+struct CommandReportMessage {
+  std::uint64_t seq{0};
+  CommandReport report;
+};
+
+struct Heartbeat {
+  std::int64_t step{-1};  // Last finished step.
+  std::int64_t monotonic_ns{0};
+  DropReport drops;
+};
+
+// Cumulative; sent after the commit of the database transaction, never before.
+struct Ack {
+  std::uint64_t seq{0};
+};
+
+struct CommandMessage {
+  Command command;
+};
+
+// An operator (or the launcher) asks for a command; the collector answers with its id.
+struct CommandRequest {
+  std::string run_id;
+  CommandKind kind{CommandKind::kCheckpointNow};
+  double argument{0.0};
+  std::int64_t expires_steps{-1};  // Relative to the newest step the collector knows; -1: never.
+  std::string reason;
+  std::string issuer;
+};
+
+struct CommandAccepted {
+  CommandId id;
+};
+
+// The last word of either side, with the reason.
+struct Goodbye {
+  std::string reason;
+  bool retry{true};  // false: reconnecting cannot help (version, token).
+};
+
+using Message = std::variant<
+    Hello, Welcome, SchemaMessage, SampleBatch, EventMessage, CommandReportMessage, Heartbeat, Ack,
+    CommandMessage, CommandRequest, CommandAccepted, Goodbye>;
+
+}  // namespace muster::wire
