@@ -1,0 +1,52 @@
+# Thin front door; everything real is in CMake and scripts/.
+#
+#   make demo     train a small MoE language model under muster, break it, watch it recover (~2 min)
+#   make test     the whole test suite, sanitizers and browser included
+#   make bench    one "claim <name> <value>" line per performance claim
+#   make build    release build in build/release
+#   make format   clang-format the tree          make lint   clang-tidy, treated as errors
+#   make clean    remove build/
+#
+# Options: make demo ARGS="--keep --data FILE"    make test TESTS=<ctest regex>
+.PHONY: help build demo test sanitize bench format lint clean
+
+RELEASE := build/release
+JOBS ?= $(shell nproc)
+
+help:
+	@sed -n '2,12s/^# \{0,1\}//p' Makefile
+
+build:
+	@scripts/setup.sh build
+	@scripts/build.sh release
+
+demo:
+	@scripts/setup.sh build
+	@scripts/build.sh release muster moe_lm
+	@$(RELEASE)/bin/muster demo $(ARGS)
+
+test:
+	@scripts/setup.sh test
+	@scripts/build.sh release all all_verify_interface_header_sets
+	@ctest --test-dir $(RELEASE) --output-on-failure -j $(JOBS) $(if $(TESTS),-R '$(TESTS)')
+	@$(if $(TESTS),true,$(MAKE) --no-print-directory sanitize)
+
+sanitize:
+	@scripts/sanitize.sh
+
+bench:
+	@scripts/setup.sh build
+	@scripts/build.sh release benchmarks
+	@scripts/bench.sh $(RELEASE)
+
+format:
+	@scripts/setup.sh lint
+	@scripts/format.sh
+
+lint:
+	@scripts/setup.sh lint
+	@scripts/build.sh release
+	@scripts/lint.sh $(RELEASE)
+
+clean:
+	@rm -rf build

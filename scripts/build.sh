@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# scripts/build.sh PRESET [TARGET...]: configures once and builds, with one line per stage.
+# Compiler output goes to build/<preset>.log and is shown only when something fails.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+preset=$1
+shift
+log=build/$preset.log
+mkdir -p build
+
+fail() {
+  grep -E -A 12 'error|Error|FAILED' "$log" | head -n 60 >&2 || tail -n 30 "$log" >&2
+  echo "build: $1 failed; the full log is $log" >&2
+  exit 1
+}
+
+if [ ! -f "build/$preset/build.ninja" ]; then
+  echo "build: configuring build/$preset"
+  cmake --preset "$preset" >"$log" 2>&1 || fail configure
+fi
+targets=()
+for target in "$@"; do
+  targets+=(--target "$target")
+done
+started=$SECONDS
+# Ninja's status line is the progress on a terminal; elsewhere one line is enough.
+echo "build: compiling ${*:-everything} (preset $preset, log: $log)"
+if [ -t 1 ]; then
+  NINJA_STATUS='build: %f/%t files ' cmake --build "build/$preset" "${targets[@]}" 2>&1 | tee "$log" |
+    awk '/^build: / { printf "\r\033[K%.70s", $0; fflush() }' || true
+  printf '\r\033[K'
+  [ "${PIPESTATUS[0]}" = 0 ] || fail compile
+else
+  cmake --build "build/$preset" "${targets[@]}" >"$log" 2>&1 || fail compile
+fi
+echo "build: done in $((SECONDS - started)) s"

@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""The style rules that are tests: include directions, lengths, orphan tests, banned words.
+
+Usage: scripts/tidy.py [ROOT]. Prints one line per violation; exit code 1 when there is one.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+README_LINES_MAX = 40
+
+# Who may include whom (docs/architecture.md). The key is a folder, the most specific one wins.
+ALLOWED = {
+    "common": {"common"},
+    "wire": {"wire", "common"},
+    "comm": {"comm", "common"},
+    "kernels": {"kernels", "comm", "common"},
+    "optimizer": {"optimizer", "kernels", "comm", "common"},
+    "checkpoint": {"checkpoint", "common"},
+    "agent": {"agent", "optimizer", "kernels", "comm", "checkpoint", "wire", "common"},
+    "collector/detect": {"detect", "common"},
+    "collector/store": {"store", "common"},
+    "collector/policy": {"collector", "detect", "common"},
+    "collector/include/muster/detect": {"detect", "common"},
+    "collector/include/muster/store": {"store", "common"},
+    "collector": {"collector", "wire", "detect", "store", "checkpoint", "common"},
+    "dashboard": {"dashboard", "store", "common"},
+}
+DASHBOARD_STORE_HEADERS = {"muster/store/query.h"}
+# Third-party headers that only the named folders may see.
+CONFINED = {
+    r"boost/(asio|beast)": ("agent/src", "collector/src", "dashboard/server", "cli", "tests", "benchmarks"),
+    r".*\.pb\.h": ("wire/src",),
+    r"sqlite3\.h": ("collector/store", "tests"),
+    r"spdlog/": ("common/src",),
+    r"yaml-cpp/": ("collector/policy", "tests"),
+    r"cblas\.h": ("kernels/cpu", "benchmarks", "tests"),
+    r"gloo/": ("comm/src",),
+    r"nlohmann/": ("checkpoint/src", "dashboard/server", "cli", "tests", "benchmarks", "examples"),
+    r"CLI/": ("cli", "examples", "tests"),
+}
+BANNED_WORDS = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
+INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]')
+# A function opens at any indentation with a line that ends in "{" after a ")".
+FUNCTION = re.compile(r"^(?P<indent>\s*)(?!if|for|while|switch|else|do|catch|return|namespace)\S.*\)"
+                      r"(\s*(const|noexcept|override|final|mutable|->\s*[\w:<>*& ]+))*\s*\{$")
+
+
+def tracked(root: pathlib.Path) -> list[str]:
+    listing = subprocess.run(
+        ["git", "-C", str(root), "ls-files", "-co", "--exclude-standard"],
+        check=True, capture_output=True, text=True)
+    return [name for name in listing.stdout.splitlines() if (root / name).is_file()]
+
+
+def owner(name: str) -> str | None:
+    folders = [key for key in ALLOWED if name.startswith(key + "/")]
+    return max(folders, key=len) if folders else None
+
+
+def check_includes(name: str, lines: list[str]) -> list[str]:
+    found = []
+    folder = owner(name)
+    for number, line in enumerate(lines, 1):
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        header = match.group(1)
+        module = re.match(r"muster/(\w+)/", header)
+        if folder and module and module.group(1) not in ALLOWED[folder]:
+            found.append(f"{name}:{number}: {folder}/ may not include <{header}>")
+        if folder == "dashboard" and module and module.group(1) == "store" \
+                and header not in DASHBOARD_STORE_HEADERS:
+            found.append(f"{name}:{number}: dashboard/ may include only store/query.h of the store")
+        for pattern, folders in CONFINED.items():
+            if re.match(pattern, header) and not name.startswith(folders):
+                found.append(f"{name}:{number}: <{header}> is confined to {', '.join(folders)}")
+    return found
+
+
+def check_functions(name: str, lines: list[str]) -> list[str]:
+    """Functions are found by layout, which clang-format fixes: head ends in "{", tail is "}"."""
+    found = []
+    open_line, open_indent = None, ""
+    for number, line in enumerate(lines, 1):
+        if open_line is None:
+            match = FUNCTION.match(line)
+            if match and not line.lstrip().startswith(("//", "*", "#")):
+                open_line, open_indent = number, match.group("indent")
+        elif re.match(r"^\s*}[;,)]*$", line) and len(line) - len(line.lstrip()) <= len(open_indent):
+            length = number - open_line + 1
+            if length > FUNCTION_LINES_MAX:
+                found.append(
+                    f"{name}:{open_line}: function of {length} lines (limit {FUNCTION_LINES_MAX})")
+            open_line = None
+    return found
+
+
+def check_orphan_tests(root: pathlib.Path, names: list[str]) -> list[str]:
+    found = []
+    for name in names:
+        if not re.match(r"tests/.*_test\.cpp$", name):
+            continue
+        path = pathlib.Path(name)
+        lists = [root / folder / "CMakeLists.txt" for folder in path.parents]
+        if not any(file.is_file() and path.name in file.read_text() for file in lists):
+            found.append(f"{name}: no CMakeLists.txt builds this test")
+    return found
+
+
+def main() -> int:
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
+    names = tracked(root)
+    violations = check_orphan_tests(root, names)
+    for name in names:
+        is_code = name.endswith((".h", ".cpp", ".proto", ".ts", ".py", ".sh", ".mjs", ".css"))
+        if not is_code or "node_modules/" in name:
+            continue
+        lines = (root / name).read_text(encoding="utf-8").splitlines()
+        if len(lines) > FILE_LINES_MAX:
+            violations.append(f"{name}: {len(lines)} lines (limit {FILE_LINES_MAX})")
+        for number, line in enumerate(lines, 1):
+            if BANNED_WORDS.search(line):
+                violations.append(f"{name}:{number}: unfinished work is an issue, not a comment")
+        if name.endswith((".h", ".cpp")):
+            violations += check_includes(name, lines)
+            violations += check_functions(name, lines)
+            if name.endswith(".h") and "#pragma once" not in lines:
+                violations.append(f"{name}: no #pragma once")
+    for name in names:
+        if name.endswith("README.md") and name.count("/") == 1:
+            count = len((root / name).read_text(encoding="utf-8").splitlines())
+            if count > README_LINES_MAX:
+                violations.append(f"{name}: {count} lines (limit {README_LINES_MAX})")
+    print("\n".join(violations) if violations else f"tidy: {len(names)} files, no violation")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
