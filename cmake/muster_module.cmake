@@ -7,7 +7,16 @@ function(muster_add_module name)
   add_library(muster::${name} ALIAS muster_${name})
   target_sources(muster_${name} PUBLIC FILE_SET HEADERS BASE_DIRS include FILES ${ARG_HEADERS})
   target_include_directories(muster_${name} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
-  target_link_libraries(muster_${name} PUBLIC ${ARG_PUBLIC} PRIVATE muster_settings ${ARG_PRIVATE})
+  target_link_libraries(muster_${name} PUBLIC ${ARG_PUBLIC}
+    PRIVATE $<BUILD_INTERFACE:muster_settings> ${ARG_PRIVATE})
+  set_target_properties(muster_${name} PROPERTIES EXPORT_NAME ${name})
+endfunction()
+
+# muster_install_module(<name>...): headers and library of what a training job links.
+function(muster_install_modules)
+  foreach(name IN LISTS ARGN)
+    install(TARGETS muster_${name} EXPORT muster ARCHIVE FILE_SET HEADERS)
+  endforeach()
 endfunction()
 
 # muster_add_test(<name> SOURCES ... LIBS ... [LABELS ...] [TIMEOUT s] [PROCESSORS n])
