@@ -1,8 +1,8 @@
 // Frames on a byte stream: u32 little-endian payload length, then one muster.v1.Envelope.
 //
 // A length above kFrameBytesMax is refused before anything is allocated. Unknown fields are kept by
-// Protobuf and ignored by us; an envelope with an unknown message decodes to kUnimplemented, which a
-// session counts and skips.
+// Protobuf and ignored by us; an envelope with an unknown message decodes to kUnimplemented, which
+// a session counts and skips.
 #pragma once
 
 #include <muster/common/expected.h>
@@ -18,15 +18,22 @@ namespace muster::wire {
 
 inline constexpr std::size_t kFrameHeaderBytes = 4;
 inline constexpr std::size_t kFrameBytesMax = std::size_t{8} << 20;
+// The cap for a peer that has not been let in yet: a Hello is small.
+inline constexpr std::size_t kHelloBytesMax = std::size_t{64} << 10;
 
-// Appends header and payload to `out`. kInvalidArgument when the payload would exceed the cap.
+// Appends header and payload to `out`. kInvalidArgument, and `out` as it was, when the payload
+// would exceed the cap or the message breaks an invariant that `decode` checks. Bytes of a text
+// that are not UTF-8 travel as '?'.
 [[nodiscard]] Status append_frame(const Message& message, std::vector<std::byte>& out);
 
 // The payload length announced by a header, checked against the cap: kInvalidArgument names both.
-[[nodiscard]] Expected<std::size_t> payload_size(std::span<const std::byte, kFrameHeaderBytes> header);
+[[nodiscard]] Expected<std::size_t> payload_size(
+    std::span<const std::byte, kFrameHeaderBytes> header,
+    std::size_t payload_bytes_max = kFrameBytesMax);
 
 // One payload. kDataLoss for bytes that do not parse or break an invariant (schema ids not 0..n-1,
-// frame width that differs inside a batch, unspecified enum).
+// frame width that differs inside a batch, unspecified enum). kUnimplemented for a message or an
+// enum value of a newer protocol.
 [[nodiscard]] Expected<Message> decode(std::span<const std::byte> payload);
 
 // Cuts frames out of a growing buffer; for readers that receive in bulk.
@@ -35,13 +42,22 @@ class FrameReader {
   // Appends received bytes.
   void feed(std::span<const std::byte> bytes);
 
-  // The next complete message; nullopt when more bytes are needed. After an error the stream is
-  // unusable and must be closed.
+  // The next complete message; nullopt when more bytes are needed. kUnimplemented: that frame was
+  // skipped and the stream goes on. After any other error it is unusable and must be closed.
   [[nodiscard]] Expected<std::optional<Message>> next();
 
+  // Caps the frames not yet returned; kFrameBytesMax from the start.
+  void limit(std::size_t payload_bytes_max);
+
+  // Received and not yet returned.
+  [[nodiscard]] std::size_t buffered_bytes() const;
+
  private:
+  void compact();
+
   std::vector<std::byte> buffer_;
   std::size_t begin_{0};
+  std::size_t payload_bytes_max_{kFrameBytesMax};
 };
 
 }  // namespace muster::wire

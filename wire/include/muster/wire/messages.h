@@ -27,16 +27,17 @@ struct Hello {
   PeerRole role{PeerRole::kAgent};
   Identity identity;
   std::int32_t world_size{0};
-  std::string token;                     // Of the run; empty on loopback.
+  std::string token;  // Of the run; empty on loopback.
   std::uint64_t last_applied_command{0};
-  std::int64_t known_epoch{0};           // Highest collector epoch this run has seen.
+  std::int64_t known_epoch{0};  // Highest collector epoch this run has seen.
 };
 
 // The collector's answer.
 struct Welcome {
   std::uint32_t version{kProtocolVersion};
   std::int64_t collector_epoch{0};
-  std::uint64_t acked_seq{0};  // Highest contiguous seq stored for this (run, gen, rank, incarnation).
+  std::uint64_t acked_seq{
+      0};  // Highest contiguous seq stored for this (run, gen, rank, incarnation).
 };
 
 struct SchemaMessage {
@@ -104,7 +105,17 @@ struct Goodbye {
 };
 
 using Message = std::variant<
-    Hello, Welcome, SchemaMessage, SampleBatch, EventMessage, CommandReportMessage, Heartbeat, Ack,
-    CommandMessage, CommandRequest, CommandAccepted, Goodbye>;
+    Hello,
+    Welcome,
+    SchemaMessage,
+    SampleBatch,
+    EventMessage,
+    CommandReportMessage,
+    Heartbeat,
+    Ack,
+    CommandMessage,
+    CommandRequest,
+    CommandAccepted,
+    Goodbye>;
 
 }  // namespace muster::wire
