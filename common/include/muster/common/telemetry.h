@@ -84,7 +84,7 @@ struct Event {
 };
 
 enum class CommandKind : std::uint8_t {
-  kCheckpointNow = 1,
+  kCheckpointNow = 1,       // `argument` 1 pins the checkpoint against retention; 0 does not.
   kSkipStep = 2,            // Leaves the next step's update out on all ranks.
   kSetQkClipThreshold = 3,  // `argument` = tau; 0 switches the clip off.
   kStop = 4,                // Saves at one agreed step and ends with exit code 0.

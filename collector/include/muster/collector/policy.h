@@ -1,0 +1,125 @@
+// What to do about a finding: a table of rules, read from a YAML file or built in.
+//
+// A rule matches findings by name and plans actions; a cooldown in steps and a budget per run keep
+// a noisy detector from flooding the job. Deciding is pure: no clock, no I/O, state goes in and out
+// as a value. Nothing here is thread-safe; the owner serialises calls. docs/detectors.md shows the
+// format.
+#pragma once
+
+#include <muster/common/expected.h>
+#include <muster/common/telemetry.h>
+#include <muster/detect/detector.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace muster::collector {
+
+enum class ActionKind : std::uint8_t {
+  kRecord,         // The finding's own event is enough.
+  kAlarm,          // An event of severity kError that people must see.
+  kCheckpointNow,  // CommandKind::kCheckpointNow; `argument` 1 pins it against retention.
+  kArmQkClip,      // CommandKind::kSetQkClipThreshold; `argument` = tau.
+  kSkipStep,       // CommandKind::kSkipStep.
+  kStop,           // CommandKind::kStop. Destructive: dry run unless the file says otherwise.
+};
+
+// "record", "alarm", "checkpoint_now", "arm_qk_clip", "skip_step", "stop": the names in the file.
+[[nodiscard]] const char* to_string(ActionKind kind);
+
+struct Action {
+  ActionKind kind{ActionKind::kRecord};
+  double argument{0};
+  bool dry_run{false};  // Planned, counted and recorded, but never carried out.
+
+  friend bool operator==(const Action&, const Action&) = default;
+};
+
+struct Rule {
+  std::string name;     // Unique in the policy; commands are issued as "policy:<name>".
+  std::string finding;  // Finding::rule it answers.
+  std::string subject;  // Finding::subject it answers; empty: every subject.
+  std::vector<Action> actions;
+  std::int64_t cooldown_steps{0};  // Not again within this many steps after it acted.
+  std::int64_t budget{-1};         // Acts at most this often per run; -1: no limit.
+  std::int64_t expires_steps{
+      -1};  // Its commands expire this many steps after the finding; -1: never.
+
+  friend bool operator==(const Rule&, const Rule&) = default;
+};
+
+struct Policy {
+  double max_logit_threshold{100.0};  // tau of the "max_logit" finding.
+  std::vector<Rule> rules;
+
+  friend bool operator==(const Policy&, const Policy&) = default;
+};
+
+// The built-in policy; examples/policy.yaml is the same in writing.
+[[nodiscard]] Policy default_policy();
+
+// `source` names the text in errors. kInvalidArgument: "<source>:<line>: <key>: <what is wrong>".
+[[nodiscard]] Expected<Policy> parse_policy(std::string_view yaml, const std::string& source);
+
+// kNotFound when there is no such file, else as parse_policy.
+[[nodiscard]] Expected<Policy> load_policy(const std::filesystem::path& path);
+
+enum class Outcome : std::uint8_t {
+  kExecute,   // Carry it out.
+  kDryRun,    // Would have been carried out.
+  kCooldown,  // The rule acted too few steps ago.
+  kBudget,    // The rule has used up its budget for this run.
+};
+
+// "execute", "dry_run", "cooldown", "budget".
+[[nodiscard]] const char* to_string(Outcome outcome);
+
+struct PlannedAction {
+  std::string rule;  // Rule::name.
+  Action action;
+  Outcome outcome{Outcome::kExecute};
+  std::int64_t expires_step{-1};
+  std::string reason;  // For people: the finding, and why it is carried out or held back.
+};
+
+// What a policy remembers of one run. A value: copy it to fork a simulation.
+struct PolicyState {
+  struct RuleState {
+    std::int64_t acted_count{0};
+    std::int64_t acted_step{-1};  // -1: not yet, or not tied to a step.
+
+    friend bool operator==(const RuleState&, const RuleState&) = default;
+  };
+
+  std::map<std::string, RuleState> rules;  // By Rule::name.
+
+  friend bool operator==(const PolicyState&, const PolicyState&) = default;
+};
+
+// One entry per action of every matching rule, in file order. A rule acts as a whole: cooldown and
+// budget count rules, not actions, and dry runs count like real ones so that a rehearsal shows what
+// the real thing would do. A finding at a lower step than the last one (the run was rewound) is not
+// held back by the cooldown, only by the budget.
+[[nodiscard]] std::vector<PlannedAction> decide(
+    const Policy& policy, const detect::Finding& finding, PolicyState& state);
+
+// The command to issue; nothing for record, alarm and whatever is held back. Id and epoch are the
+// store's to assign.
+[[nodiscard]] std::optional<Command> to_command(const PlannedAction& planned);
+
+// The events that record a finding (kind "finding") and what was planned about it (kind "action",
+// labels rule, action, outcome). Both carry the finding's inputs.
+[[nodiscard]] Event to_event(const detect::Finding& finding, std::int64_t wall_unix_ns);
+[[nodiscard]] Event to_event(
+    const PlannedAction& planned, const detect::Finding& finding, std::int64_t wall_unix_ns);
+
+// Rebuilds state from stored "action" events, given in order, so that budgets and cooldowns outlive
+// a restart of the collector. Other events are ignored.
+void replay(const Event& event, PolicyState& state);
+
+}  // namespace muster::collector
