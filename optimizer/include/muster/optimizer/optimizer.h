@@ -10,8 +10,8 @@
 //   gather_parameters()  all-gather
 //   zero_gradients()
 //
-// Layout (docs/optimizers.md): AdamW parameters lie concatenated and are cut into equal flat shards;
-// Muon matrices stay whole and go to the rank that longest-processing-time bin packing on
+// Layout (docs/optimizers.md): AdamW parameters lie concatenated and are cut into equal flat
+// shards; Muon matrices stay whole and go to the rank that longest-processing-time bin packing on
 // Newton-Schulz cost gives them. Each (placement, rule) pair is one region with one
 // reduce-scatter and one all-gather over the ranks that hold it. The plan is a pure function of the
 // specs, so all ranks compute the same; its hash is compared at creation.
@@ -56,10 +56,10 @@ struct GroupUpdateStatistics {
   double update_squared_sum{0};     // of the applied delta without decay, learning rate included
   double parameter_squared_sum{0};  // after the update
   double parameter_abs_max{0};
-  double momentum_squared_sum{0};   // Adam m, Muon momentum
+  double momentum_squared_sum{0};  // Adam m, Muon momentum
   double momentum_sum{0};
   double momentum_abs_max{0};
-  double second_moment_sum{0};      // Adam v; 0 for Muon groups
+  double second_moment_sum{0};  // Adam v; 0 for Muon groups
   double second_moment_squared_sum{0};
   double second_moment_abs_max{0};
 };
@@ -76,7 +76,7 @@ struct StateTensor {
 
 // Rows of a query or key projection that belong to one attention head, and the factor they get.
 struct HeadScale {
-  std::string parameter;   // [rows, cols], rows grouped by head
+  std::string parameter;  // [rows, cols], rows grouped by head
   std::int64_t row_begin{0};
   std::int64_t row_end{0};
   double factor{1.0};
@@ -84,12 +84,16 @@ struct HeadScale {
 
 class Optimizer {
  public:
-  // Collective. `world` and `expert_peers` (the ranks that hold the same experts, this one included;
-  // may be null without expert parameters) must outlive the optimizer. Errors: a parameter without a
-  // route or a Muon route on a vector (named), duplicate names, ranks whose plans differ.
+  // Collective. `world` and `expert_peers` (the ranks that hold the same experts, this one
+  // included; may be null without expert parameters) must outlive the optimizer. Errors: a
+  // parameter without a route or a Muon route on a vector (named), duplicate names, ranks whose
+  // plans differ.
   [[nodiscard]] static Expected<std::unique_ptr<Optimizer>> create(
-      std::vector<ParameterSpec> specs, OptimizerOptions options, comm::Communicator& world,
-      comm::Communicator* expert_peers, Deadline deadline);
+      std::vector<ParameterSpec> specs,
+      OptimizerOptions options,
+      comm::Communicator& world,
+      comm::Communicator* expert_peers,
+      Deadline deadline);
 
   Optimizer() = default;
   Optimizer(const Optimizer&) = delete;

@@ -10,7 +10,8 @@
 
 namespace muster::optimizer {
 
-// torch.optim.AdamW's order: decay, moments, bias-corrected step. docs/optimizers.md has the formula.
+// torch.optim.AdamW's order: decay, moments, bias-corrected step. docs/optimizers.md has the
+// formula.
 struct AdamWOptions {
   double beta1{0.9};
   double beta2{0.95};

@@ -23,8 +23,8 @@ enum class Placement : std::uint8_t { kReplicated, kExpert };
 // One tensor, fp32, row-major. A stack of matrices is [count, rows, cols]; Muon treats each matrix
 // of a stack on its own.
 struct ParameterSpec {
-  std::string name;                  // Unique, e.g. "layers.3.attention.wq".
-  std::vector<std::int64_t> shape;   // Local shape on this rank.
+  std::string name;                 // Unique, e.g. "layers.3.attention.wq".
+  std::vector<std::int64_t> shape;  // Local shape on this rank.
   Placement placement{Placement::kReplicated};
 };
 
@@ -32,7 +32,7 @@ struct ParameterSpec {
 struct RouteRule {
   std::string pattern;
   Rule rule{Rule::kAdamW};
-  std::string group;            // Name of the norm/statistics group, e.g. "attention".
+  std::string group;  // Name of the norm/statistics group, e.g. "attention".
   double weight_decay{0.0};
   double learning_rate_scale{1.0};
 };
@@ -41,9 +41,9 @@ struct RouteRule {
 struct Parameter {
   ParameterSpec spec;
   RouteRule route;
-  int group_index{0};           // Into Optimizer::group_names().
-  std::span<float> value;       // [prod(shape)]; identical on all ranks that hold it.
-  std::span<float> gradient;    // [prod(shape)]; backward accumulates SUMS over tokens into it.
+  int group_index{0};         // Into Optimizer::group_names().
+  std::span<float> value;     // [prod(shape)]; identical on all ranks that hold it.
+  std::span<float> gradient;  // [prod(shape)]; backward accumulates SUMS over tokens into it.
 };
 
 }  // namespace muster::optimizer

@@ -10,7 +10,8 @@
 
 namespace muster::optimizer {
 
-// Where the heads of one attention layer live. Query and key projections are [heads * head_dim, in].
+// Where the heads of one attention layer live. Query and key projections are [heads * head_dim,
+// in].
 struct AttentionLayer {
   int layer{0};
   int heads{0};
@@ -23,7 +24,8 @@ struct AttentionLayer {
 // non-finite maxima never scale anything). `max_logits` [heads], reduced over all ranks.
 [[nodiscard]] std::vector<double> qk_clip_gammas(std::span<const double> max_logits, double tau);
 
-// Query rows get sqrt(gamma), key rows sqrt(gamma). `gammas` [layer.heads]; factors of 1 are left out.
+// Query rows get sqrt(gamma), key rows sqrt(gamma). `gammas` [layer.heads]; factors of 1 are left
+// out.
 [[nodiscard]] std::vector<HeadScale> head_scales(
     const AttentionLayer& layer, std::span<const double> gammas);
 
