@@ -30,6 +30,8 @@ struct Hello {
   std::string token;  // Of the run; empty on loopback.
   std::uint64_t last_applied_command{0};
   std::int64_t known_epoch{0};  // Highest collector epoch this run has seen.
+
+  friend bool operator==(const Hello&, const Hello&) = default;
 };
 
 // The collector's answer.
@@ -38,10 +40,14 @@ struct Welcome {
   std::int64_t collector_epoch{0};
   std::uint64_t acked_seq{
       0};  // Highest contiguous seq stored for this (run, gen, rank, incarnation).
+
+  friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 
 struct SchemaMessage {
   MetricSchema schema;
+
+  friend bool operator==(const SchemaMessage&, const SchemaMessage&) = default;
 };
 
 // A batch of frames. Each frame has its own seq: first_seq, first_seq + 1, ...
@@ -55,6 +61,8 @@ struct SampleBatch {
 struct EventMessage {
   std::uint64_t seq{0};
   Event event;
+
+  friend bool operator==(const EventMessage&, const EventMessage&) = default;
 };
 
 // Counters of samples the agent had to drop, cumulative since process start, by class.
@@ -62,26 +70,36 @@ struct DropReport {
   std::uint64_t ring_full{0};
   std::uint64_t outbox_full{0};
   std::uint64_t spool_full{0};
+
+  friend bool operator==(const DropReport&, const DropReport&) = default;
 };
 
 struct CommandReportMessage {
   std::uint64_t seq{0};
   CommandReport report;
+
+  friend bool operator==(const CommandReportMessage&, const CommandReportMessage&) = default;
 };
 
 struct Heartbeat {
   std::int64_t step{-1};  // Last finished step.
   std::int64_t monotonic_ns{0};
   DropReport drops;
+
+  friend bool operator==(const Heartbeat&, const Heartbeat&) = default;
 };
 
 // Cumulative; sent after the commit of the database transaction, never before.
 struct Ack {
   std::uint64_t seq{0};
+
+  friend bool operator==(const Ack&, const Ack&) = default;
 };
 
 struct CommandMessage {
   Command command;
+
+  friend bool operator==(const CommandMessage&, const CommandMessage&) = default;
 };
 
 // An operator (or the launcher) asks for a command; the collector answers with its id.
@@ -92,16 +110,22 @@ struct CommandRequest {
   std::int64_t expires_steps{-1};  // Relative to the newest step the collector knows; -1: never.
   std::string reason;
   std::string issuer;
+
+  friend bool operator==(const CommandRequest&, const CommandRequest&) = default;
 };
 
 struct CommandAccepted {
   CommandId id;
+
+  friend bool operator==(const CommandAccepted&, const CommandAccepted&) = default;
 };
 
 // The last word of either side, with the reason.
 struct Goodbye {
   std::string reason;
   bool retry{true};  // false: reconnecting cannot help (version, token).
+
+  friend bool operator==(const Goodbye&, const Goodbye&) = default;
 };
 
 using Message = std::variant<
