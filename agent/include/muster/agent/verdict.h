@@ -45,11 +45,21 @@ struct LocalLanes {
   bool preempt{false};                             // SIGTERM arrived
   std::int64_t generation{0};
   std::uint64_t armed_command{0};                  // highest command id received so far
+  std::uint64_t pending_digest{0};                 // command_digest of what this rank would run
   std::int64_t prepared_checkpoint{0};             // highest sequence prepared here
   std::int64_t failed_checkpoint{0};               // highest sequence that failed here
   std::uint64_t replica_digest{0};                 // 0: not computed this step
   double local_loss{0};                            // this rank's mean loss
 };
+
+// 52 bits (exact in a double lane) over the commands with after < id <= up_to of `pending`, so that
+// ranks prove to each other that they are about to run the same list. 0 when there is none.
+[[nodiscard]] std::uint64_t command_digest(
+    std::span<const Command> pending, std::uint64_t after, std::uint64_t up_to);
+
+// Writes every lane. A value that is not finite never enters a sum: it is left out and raises a
+// flag. A non-finite logit becomes +infinity in its own MAX lane, so that the head can be named.
+// `sum` [sum_size], `max` [max_size]; empty vectors in `lanes` count as zeros (logits: as absent).
 
 void encode(
     const LaneLayout& layout, const LocalLanes& lanes, std::span<double> sum, std::span<double> max);
@@ -62,13 +72,17 @@ struct ReducedLanes {
   std::vector<std::vector<double>> expert_counts;
   double nonfinite_count{0};
   std::vector<optimizer::GroupUpdateStatistics> update;
-  std::vector<std::vector<double>> max_logits;
+  std::vector<std::vector<double>> max_logits;  // -inf: no rank saw the head; +inf: not finite
   bool nonfinite{false};            // any NaN or infinity in gradients, loss or logits of any rank
+  bool nonfinite_loss{false};
   bool nonfinite_logit{false};
   bool preempt{false};
   std::int64_t generation_min{0};
   std::int64_t generation_max{0};
   std::uint64_t armed_command_min{0};
+  std::uint64_t armed_command_max{0};
+  std::uint64_t pending_digest_min{0};
+  std::uint64_t pending_digest_max{0};
   std::int64_t prepared_checkpoint_min{0};
   std::int64_t failed_checkpoint_max{0};
   std::uint64_t replica_digest_min{0};
@@ -84,7 +98,8 @@ struct DecideOptions {
   double clip_norm{1.0};                // 0: off
   std::int64_t checkpoint_interval{0};  // steps; 0: only on command
   std::int64_t total_steps{0};          // after this many steps the run is done; 0: no end
-  bool checkpoint_on_stop{true};
+  bool checkpoint_on_stop{true};        // save at the step that ends the run
+  bool checkpoints_enabled{true};       // false: a checkpoint command is rejected with the reason
 };
 
 // What all ranks remember from step to step; saved with every checkpoint. Changed only by `decide`.
@@ -115,9 +130,9 @@ struct AppliedCommand {
 struct Verdict {
   bool skip{false};
   double gradient_scale{0};   // 1 / tokens
-  double gradient_norm{0};    // of the token-normalised gradient, before clipping
+  double gradient_norm{0};    // of the token-normalised gradient, before clipping; NaN if it is not finite
   double clip_factor{1};
-  double loss{0};             // nats per token
+  double loss{0};             // nats per token; NaN when a rank's loss is not finite
   std::vector<std::vector<double>> head_gammas;  // [layers][heads]; empty: no QK-clip this step
   std::int64_t begin_checkpoint{0};    // sequence to begin after this step; 0: none
   std::int64_t commit_checkpoint{0};   // every rank prepared it
@@ -129,11 +144,22 @@ struct Verdict {
   std::string reason;                  // why skip, abandon, stop or abort; empty on a plain step
 };
 
-// `pending` are the commands this rank holds, ascending by id; those with
-// last_applied_command < id <= armed_command_min run now. Advances `state` to the next step.
-// A generation mismatch gives kAbort; nothing else does.
+// `pending` are the commands this rank holds, ascending by id. Those above last_applied_command run
+// at the first step at which every rank has armed the same highest id (armed min = max); they are
+// rejected together when the digests show that ranks hold different lists. A kCheckpointNow with an
+// argument other than 0 pins its checkpoint.
+//
+// Endings: kFinished, kStopped and kPreempted are returned at the step at which they were agreed,
+// and every rank leaves its loop there. The final checkpoint begins at that step, or, when an older
+// one is still being written, in Agent::finish (state.checkpoint_wanted); finish then settles it.
+// Having run all steps wins over a stop. Advances `state` to the next step.
+// A generation mismatch gives kAbort and leaves `state` alone; nothing else does.
 [[nodiscard]] Verdict decide(
     const ReducedLanes& lanes, std::span<const Command> pending, const DecideOptions& options,
     SharedState& state);
+
+// The checkpoint part of `decide` alone, for the rounds of Agent::finish after the last step:
+// commits or abandons what is in flight, then begins what is still wanted.
+[[nodiscard]] Verdict settle_checkpoint(const ReducedLanes& lanes, SharedState& state);
 
 }  // namespace muster::agent

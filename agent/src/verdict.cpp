@@ -1,0 +1,256 @@
+// The decision of a step: a pure function of reduced lanes, commands and shared history.
+#include <muster/agent/verdict.h>
+#include <muster/optimizer/qk_clip.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace muster::agent {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+void add_reason(Verdict& verdict, const std::string& reason) {
+  verdict.reason += (verdict.reason.empty() ? "" : "; ") + reason;
+}
+
+void skip(Verdict& verdict, const std::string& reason) {
+  verdict.skip = true;
+  add_reason(verdict, reason);
+}
+
+std::string name_of(const Command& command) {
+  return "command " + std::to_string(command.id.value()) +
+         (command.issuer.empty() ? "" : " of " + command.issuer) +
+         (command.reason.empty() ? "" : ": " + command.reason);
+}
+
+AppliedCommand rejected(const Command& command, std::string reason) {
+  return {command, CommandState::kRejected, std::move(reason)};
+}
+
+AppliedCommand set_threshold(
+    const Command& command, const ReducedLanes& lanes, SharedState& state) {
+  if (lanes.max_logits.empty()) {
+    return rejected(command, "this model has no attention layer to clip");
+  }
+  if (!std::isfinite(command.argument) || command.argument < 0.0) {
+    return rejected(
+        command,
+        "a QK-clip threshold must be finite and not negative, not " +
+            std::to_string(command.argument));
+  }
+  state.qk_clip_threshold = command.argument;
+  return {command, CommandState::kApplied, {}};
+}
+
+AppliedCommand run_command(
+    const Command& command,
+    const ReducedLanes& lanes,
+    const DecideOptions& options,
+    SharedState& state,
+    Verdict& verdict) {
+  if (command.expires_step >= 0 && state.step > command.expires_step) {
+    return {
+        command,
+        CommandState::kExpired,
+        "was to run until step " + std::to_string(command.expires_step) + ", now step " +
+            std::to_string(state.step)};
+  }
+  switch (command.kind) {
+    case CommandKind::kCheckpointNow:
+      if (!options.checkpoints_enabled) {
+        return rejected(
+            command, "this run saves no checkpoints: start it with MUSTER_CHECKPOINT_ROOT");
+      }
+      state.checkpoint_wanted = true;
+      state.pin_wanted = state.pin_wanted || command.argument != 0.0;
+      return {command, CommandState::kApplied, {}};
+    case CommandKind::kSkipStep:
+      skip(verdict, name_of(command));
+      return {command, CommandState::kApplied, {}};
+    case CommandKind::kSetQkClipThreshold:
+      return set_threshold(command, lanes, state);
+    case CommandKind::kStop:
+      state.stopping = true;
+      add_reason(verdict, name_of(command));
+      return {command, CommandState::kApplied, {}};
+  }
+  return rejected(command, "unknown kind of command: upgrade the agent");
+}
+
+void run_commands(
+    const ReducedLanes& lanes,
+    std::span<const Command> pending,
+    const DecideOptions& options,
+    SharedState& state,
+    Verdict& verdict) {
+  // Equal highest ids are waited for, not only a common minimum: then the digests cover exactly
+  // what is about to run. Commands are rare, so the wait ends when the slowest rank has armed.
+  if (lanes.armed_command_min != lanes.armed_command_max ||
+      lanes.armed_command_min <= state.last_applied_command) {
+    return;
+  }
+  const bool same_lists = lanes.pending_digest_min == lanes.pending_digest_max;
+  for (const Command& command : pending) {
+    const std::uint64_t id = command.id.value();
+    if (id <= state.last_applied_command || id > lanes.armed_command_min) {
+      continue;
+    }
+    state.last_applied_command = id;
+    verdict.commands.push_back(
+        same_lists ? run_command(command, lanes, options, state, verdict)
+                   : rejected(command, "the ranks hold different lists of commands"));
+  }
+  state.last_applied_command = lanes.armed_command_min;
+}
+
+void judge_update(
+    const ReducedLanes& lanes,
+    const DecideOptions& options,
+    const SharedState& state,
+    Verdict& verdict) {
+  if (lanes.nonfinite_loss) {
+    skip(verdict, "the loss of a rank is not finite");
+  }
+  if (lanes.nonfinite_count > 0.0) {
+    skip(verdict, "gradients hold NaN or infinity");
+  }
+  if (lanes.nonfinite_logit) {
+    skip(verdict, "an attention logit is not finite");
+  }
+  if (lanes.nonfinite && !verdict.skip) {
+    skip(verdict, "a statistic of a rank is not finite");
+  }
+  if (!(lanes.token_count > 0.0)) {
+    skip(verdict, "no rank counted a token in this step");
+  }
+  const bool has_tokens = lanes.token_count > 0.0;
+  verdict.gradient_scale = has_tokens ? 1.0 / lanes.token_count : 0.0;
+  verdict.loss =
+      lanes.nonfinite_loss || !has_tokens ? kNan : lanes.loss_sum / lanes.token_count;
+  double squared_norm = 0.0;
+  for (const double group : lanes.squared_norm) {
+    squared_norm += group;
+  }
+  const bool norm_known = has_tokens && lanes.nonfinite_count <= 0.0;
+  verdict.gradient_norm = norm_known ? std::sqrt(squared_norm) * verdict.gradient_scale : kNan;
+  if (options.clip_norm > 0.0 && verdict.gradient_norm > options.clip_norm) {
+    verdict.clip_factor = options.clip_norm / verdict.gradient_norm;
+  }
+  if (verdict.skip || !(state.qk_clip_threshold > 0.0)) {
+    return;
+  }
+  bool any = false;
+  std::vector<std::vector<double>> gammas;
+  for (const std::vector<double>& logits : lanes.max_logits) {
+    gammas.push_back(optimizer::qk_clip_gammas(logits, state.qk_clip_threshold));
+    any = any || std::any_of(gammas.back().begin(), gammas.back().end(), [](double gamma) {
+            return gamma < 1.0;
+          });
+  }
+  if (any) {
+    verdict.head_gammas = std::move(gammas);
+  }
+}
+
+void settle_in_flight(const ReducedLanes& lanes, SharedState& state, Verdict& verdict) {
+  const std::int64_t sequence = state.checkpoint_in_flight;
+  if (sequence == 0) {
+    return;
+  }
+  if (lanes.failed_checkpoint_max >= sequence) {
+    verdict.abandon_checkpoint = sequence;
+    add_reason(
+        verdict, "checkpoint " + std::to_string(sequence) + " could not be written on every rank");
+  } else if (lanes.prepared_checkpoint_min >= sequence) {
+    verdict.commit_checkpoint = sequence;
+    verdict.commit_pinned = state.checkpoint_pin_in_flight;
+  } else {
+    return;
+  }
+  state.checkpoint_in_flight = 0;
+  state.checkpoint_pin_in_flight = false;
+}
+
+void begin_wanted(SharedState& state, Verdict& verdict) {
+  if (!state.checkpoint_wanted || state.checkpoint_in_flight != 0) {
+    return;
+  }
+  verdict.begin_checkpoint = ++state.checkpoint_sequence;
+  state.checkpoint_in_flight = state.checkpoint_sequence;
+  state.checkpoint_pin_in_flight = state.pin_wanted;
+  state.checkpoint_wanted = false;
+  state.pin_wanted = false;
+}
+
+Ending judge_ending(
+    const ReducedLanes& lanes, const DecideOptions& options, SharedState& state, Verdict& verdict) {
+  if (lanes.preempt) {
+    state.stopping = true;
+    state.stop_is_preemption = true;
+  }
+  if (options.total_steps > 0 && state.step + 1 >= options.total_steps) {
+    return Ending::kFinished;
+  }
+  if (!state.stopping) {
+    return Ending::kContinue;
+  }
+  if (state.stop_is_preemption) {
+    add_reason(verdict, "a rank was asked to end (preemption)");
+    return Ending::kPreempted;
+  }
+  return Ending::kStopped;
+}
+
+Verdict abort_for_generation(const ReducedLanes& lanes) {
+  Verdict verdict;
+  verdict.ending = Ending::kAbort;
+  skip(
+      verdict,
+      "ranks of generations " + std::to_string(lanes.generation_min) + " and " +
+          std::to_string(lanes.generation_max) + " met: the older launch must end");
+  return verdict;
+}
+
+}  // namespace
+
+Verdict settle_checkpoint(const ReducedLanes& lanes, SharedState& state) {
+  if (lanes.generation_min != lanes.generation_max) {
+    return abort_for_generation(lanes);
+  }
+  Verdict verdict;
+  settle_in_flight(lanes, state, verdict);
+  begin_wanted(state, verdict);
+  return verdict;
+}
+
+Verdict decide(
+    const ReducedLanes& lanes,
+    std::span<const Command> pending,
+    const DecideOptions& options,
+    SharedState& state) {
+  if (lanes.generation_min != lanes.generation_max) {
+    return abort_for_generation(lanes);
+  }
+  Verdict verdict;
+  run_commands(lanes, pending, options, state, verdict);
+  judge_update(lanes, options, state, verdict);
+  verdict.diverged = lanes.replica_digest_min != lanes.replica_digest_max;
+  verdict.ending = judge_ending(lanes, options, state, verdict);
+
+  const bool due = options.checkpoint_interval > 0 &&
+                   (state.step + 1) % options.checkpoint_interval == 0;
+  const bool last = verdict.ending != Ending::kContinue && options.checkpoint_on_stop;
+  state.checkpoint_wanted =
+      state.checkpoint_wanted || (options.checkpoints_enabled && (due || last));
+  settle_in_flight(lanes, state, verdict);
+  begin_wanted(state, verdict);
+
+  state.skipped_steps += verdict.skip ? 1 : 0;
+  ++state.step;
+  return verdict;
+}
+
+}  // namespace muster::agent
