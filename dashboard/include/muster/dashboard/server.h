@@ -1,7 +1,9 @@
 // The HTTP server of the dashboard: static pages, a JSON and binary API over store::Query, live
 // updates by server-sent events, /metrics. Embedded in `muster collector`.
 //
-// Threads: its own I/O thread; `stop` joins it. Binds to loopback unless told otherwise.
+// Threads: one for network I/O, one for queries and callbacks; `stop` joins both. A slow client or
+// a slow query never blocks ingestion: the store is only read. Binds to loopback unless told
+// otherwise.
 #pragma once
 
 #include <muster/common/expected.h>
@@ -21,7 +23,8 @@ struct ServerOptions {
   std::filesystem::path web_root;         // built pages; empty: the ones embedded at build time
   std::string token;                      // operator token for commands; empty: not required
 
-  // What the buttons and /metrics need from the collector.
+  // What the buttons and /metrics need from the collector. Called on the query thread; empty: the
+  // buttons are off, /metrics is not found.
   std::function<Expected<CommandId>(
       const std::string& run_id, CommandKind kind, double argument, const std::string& reason)>
       issue_command;
@@ -30,6 +33,8 @@ struct ServerOptions {
 
 class Server {
  public:
+  // kInvalidArgument for a malformed address, kAlreadyExists naming the port when it is taken. The
+  // database may appear later: until then the API answers 503.
   [[nodiscard]] static Expected<std::unique_ptr<Server>> start(ServerOptions options);
 
   Server() = default;
@@ -41,6 +46,7 @@ class Server {
 
   // "http://127.0.0.1:29680"
   [[nodiscard]] virtual std::string url() const = 0;
+  // Closes every connection, joins the threads. Idempotent; not from a callback.
   virtual void stop() = 0;
 };
 

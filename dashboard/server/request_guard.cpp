@@ -1,0 +1,80 @@
+#include "server/request_guard.h"
+
+namespace muster::dashboard {
+
+namespace {
+
+constexpr std::string_view kBearer = "Bearer ";
+
+std::string_view without_port(std::string_view host) {
+  if (!host.empty() && host.front() == '[') {
+    return host.substr(0, host.find(']') + 1);
+  }
+  return host.substr(0, host.find(':'));
+}
+
+Status check_token(const HttpRequest& request, const std::string& token, bool on_loopback) {
+  if (token.empty()) {
+    if (on_loopback) {
+      return {};
+    }
+    return failed_precondition(
+        "commands are off: the dashboard listens beyond loopback without an operator token; "
+        "start the collector with one");
+  }
+  const std::string_view given = request.header("authorization");
+  if (given.substr(0, kBearer.size()) != kBearer ||
+      !equal_in_constant_time(given.substr(kBearer.size()), token)) {
+    return failed_precondition(
+        "the operator token is missing or wrong; send \"Authorization: Bearer <token>\"");
+  }
+  return {};
+}
+
+}  // namespace
+
+bool is_loopback_name(std::string_view host) {
+  const std::string_view name = without_port(host);
+  const bool ipv4 = name.substr(0, 4) == "127." &&
+                    name.find_first_not_of("0123456789.") == std::string_view::npos;
+  return ipv4 || name == "localhost" || name == "[::1]";
+}
+
+Status check_host(const HttpRequest& request, bool listens_on_loopback) {
+  const std::string& host = request.header("host");
+  if (!listens_on_loopback || is_loopback_name(host)) {
+    return {};
+  }
+  return failed_precondition(
+      "Host \"" + host + "\" is not a loopback name; open the dashboard as http://127.0.0.1, or " +
+      "listen on an outside address");
+}
+
+bool equal_in_constant_time(std::string_view given, std::string_view secret) {
+  unsigned difference = given.size() == secret.size() ? 0U : 1U;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    const char other = secret.empty() ? '\0' : secret[i % secret.size()];
+    const auto bits = static_cast<unsigned char>(given[i] ^ other);
+    difference |= bits;
+  }
+  return difference == 0;
+}
+
+Status check_operator(
+    const HttpRequest& request, const std::string& token, bool listens_on_loopback) {
+  const std::string& type = request.header("content-type");
+  if (type.substr(0, type.find(';')) != "application/json") {
+    return invalid_argument("a command needs the header \"Content-Type: application/json\"");
+  }
+  if (request.header("x-muster-operator").empty()) {
+    return failed_precondition("a command needs the header \"X-Muster-Operator: <who>\"");
+  }
+  const std::string& origin = request.header("origin");
+  if (!origin.empty() && origin != "http://" + request.header("host") &&
+      origin != "https://" + request.header("host")) {
+    return failed_precondition("a page of " + origin + " may not send commands here");
+  }
+  return check_token(request, token, listens_on_loopback);
+}
+
+}  // namespace muster::dashboard
