@@ -24,11 +24,17 @@ std::size_t total(const std::vector<int>& counts) {
   });
 }
 
-double as_lane(std::int64_t value) { return static_cast<double>(value); }
+double as_lane(std::int64_t value) {
+  return static_cast<double>(value);
+}
 
-double as_lane(std::uint64_t value) { return static_cast<double>(value); }
+double as_lane(std::uint64_t value) {
+  return static_cast<double>(value);
+}
 
-double as_lane(bool value) { return value ? 1.0 : 0.0; }
+double as_lane(bool value) {
+  return value ? 1.0 : 0.0;
+}
 
 // Appends values to a vector of lanes; what is not finite is left out and flagged.
 class LaneWriter {
@@ -86,8 +92,7 @@ void encode_sums(const LaneLayout& layout, const LocalLanes& lanes, LaneWriter& 
   out.finite(lanes.nonfinite_count);
   for (std::size_t g = 0; g < layout.groups; ++g) {
     out.finite(lanes.squared_norm.empty() ? 0.0 : lanes.squared_norm[g]);
-    const auto update =
-        lanes.update.empty() ? optimizer::GroupUpdateStatistics{} : lanes.update[g];
+    const auto update = lanes.update.empty() ? optimizer::GroupUpdateStatistics{} : lanes.update[g];
     out.raw(as_lane(update.element_count));
     out.finite(update.update_squared_sum);
     out.finite(update.parameter_squared_sum);
@@ -108,8 +113,8 @@ bool encode_logits(const LaneLayout& layout, const LocalLanes& lanes, LaneWriter
   bool nonfinite = false;
   for (std::size_t layer = 0; layer < layout.heads.size(); ++layer) {
     for (std::size_t h = 0; h < static_cast<std::size_t>(layout.heads[layer]); ++h) {
-      double logit = lanes.max_logits.empty() ? kAbsent
-                                              : static_cast<double>(lanes.max_logits[layer][h]);
+      double logit =
+          lanes.max_logits.empty() ? kAbsent : static_cast<double>(lanes.max_logits[layer][h]);
       if (std::isnan(logit) || logit > std::numeric_limits<double>::max()) {
         logit = -kAbsent;
         nonfinite = true;
@@ -182,16 +187,15 @@ void encode(
   out.raw(as_lane(lanes.failed_checkpoint));
   MUSTER_CHECK(out.position() + 3 == kMaxScalars, "kMaxScalars counts the lanes above");
   for (std::size_t g = 0; g < layout.groups; ++g) {
-    const auto update =
-        lanes.update.empty() ? optimizer::GroupUpdateStatistics{} : lanes.update[g];
+    const auto update = lanes.update.empty() ? optimizer::GroupUpdateStatistics{} : lanes.update[g];
     out.finite(update.parameter_abs_max);
     out.finite(update.momentum_abs_max);
     out.finite(update.second_moment_abs_max);
   }
   const bool nonfinite_logit = encode_logits(layout, lanes, out);
   const bool nonfinite_loss = !std::isfinite(lanes.loss_sum) || !std::isfinite(lanes.local_loss);
-  max[0] = as_lane(
-      sums.nonfinite() || out.nonfinite() || nonfinite_logit || lanes.nonfinite_count > 0);
+  max[0] =
+      as_lane(sums.nonfinite() || out.nonfinite() || nonfinite_logit || lanes.nonfinite_count > 0);
   max[1] = as_lane(nonfinite_loss);
   max[2] = as_lane(nonfinite_logit);
 }

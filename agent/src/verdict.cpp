@@ -128,8 +128,7 @@ void judge_update(
   }
   const bool has_tokens = lanes.token_count > 0.0;
   verdict.gradient_scale = has_tokens ? 1.0 / lanes.token_count : 0.0;
-  verdict.loss =
-      lanes.nonfinite_loss || !has_tokens ? kNan : lanes.loss_sum / lanes.token_count;
+  verdict.loss = lanes.nonfinite_loss || !has_tokens ? kNan : lanes.loss_sum / lanes.token_count;
   double squared_norm = 0.0;
   for (const double group : lanes.squared_norm) {
     squared_norm += group;
@@ -240,8 +239,8 @@ Verdict decide(
   verdict.diverged = lanes.replica_digest_min != lanes.replica_digest_max;
   verdict.ending = judge_ending(lanes, options, state, verdict);
 
-  const bool due = options.checkpoint_interval > 0 &&
-                   (state.step + 1) % options.checkpoint_interval == 0;
+  const bool due =
+      options.checkpoint_interval > 0 && (state.step + 1) % options.checkpoint_interval == 0;
   const bool last = verdict.ending != Ending::kContinue && options.checkpoint_on_stop;
   state.checkpoint_wanted =
       state.checkpoint_wanted || (options.checkpoints_enabled && (due || last));

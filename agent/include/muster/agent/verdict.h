@@ -1,9 +1,9 @@
 // The verdict: how every rank does the same thing at the same step.
 //
 // Each rank fills one SUM vector and one MAX vector of doubles; both are all-reduced once per step;
-// `decide` turns the reduced lanes and the shared history into one decision. Everything that changes
-// training (skip, clip factor, QK-clip, checkpoint, stop) comes from reduced lanes only, so the
-// decision is identical on all ranks by construction.
+// `decide` turns the reduced lanes and the shared history into one decision. Everything that
+// changes training (skip, clip factor, QK-clip, checkpoint, stop) comes from reduced lanes only, so
+// the decision is identical on all ranks by construction.
 //
 // Sans-I/O: pure functions of their arguments, no clock, no communicator.
 #pragma once
@@ -21,9 +21,9 @@ namespace muster::agent {
 
 // What the model has, constant over a run; equal on all ranks.
 struct LaneLayout {
-  std::size_t groups{0};           // gradient norm groups
-  std::vector<int> heads;          // attention heads per layer; empty: none
-  std::vector<int> experts;        // experts per MoE layer; empty: none
+  std::size_t groups{0};     // gradient norm groups
+  std::vector<int> heads;    // attention heads per layer; empty: none
+  std::vector<int> experts;  // experts per MoE layer; empty: none
 
   [[nodiscard]] std::size_t sum_size() const;
   [[nodiscard]] std::size_t max_size() const;
@@ -32,8 +32,8 @@ struct LaneLayout {
 // One rank's contribution, before reduction.
 struct LocalLanes {
   // SUM
-  std::vector<double> squared_norm;                // [groups], raw gradients
-  double loss_sum{0};                              // sum of token losses, nats
+  std::vector<double> squared_norm;  // [groups], raw gradients
+  double loss_sum{0};                // sum of token losses, nats
   double token_count{0};
   std::vector<std::vector<double>> expert_counts;  // [moe layers][experts]
   double nonfinite_count{0};
@@ -41,15 +41,15 @@ struct LocalLanes {
   // ride this reduction instead of needing one of their own.
   std::vector<optimizer::GroupUpdateStatistics> update;  // [groups]
   // MAX
-  std::vector<std::vector<float>> max_logits;      // [layers][heads]; NaN becomes a flag
-  bool preempt{false};                             // SIGTERM arrived
+  std::vector<std::vector<float>> max_logits;  // [layers][heads]; NaN becomes a flag
+  bool preempt{false};                         // SIGTERM arrived
   std::int64_t generation{0};
-  std::uint64_t armed_command{0};                  // highest command id received so far
-  std::uint64_t pending_digest{0};                 // command_digest of what this rank would run
-  std::int64_t prepared_checkpoint{0};             // highest sequence prepared here
-  std::int64_t failed_checkpoint{0};               // highest sequence that failed here
-  std::uint64_t replica_digest{0};                 // 0: not computed this step
-  double local_loss{0};                            // this rank's mean loss
+  std::uint64_t armed_command{0};       // highest command id received so far
+  std::uint64_t pending_digest{0};      // command_digest of what this rank would run
+  std::int64_t prepared_checkpoint{0};  // highest sequence prepared here
+  std::int64_t failed_checkpoint{0};    // highest sequence that failed here
+  std::uint64_t replica_digest{0};      // 0: not computed this step
+  double local_loss{0};                 // this rank's mean loss
 };
 
 // 52 bits (exact in a double lane) over the commands with after < id <= up_to of `pending`, so that
@@ -62,7 +62,10 @@ struct LocalLanes {
 // `sum` [sum_size], `max` [max_size]; empty vectors in `lanes` count as zeros (logits: as absent).
 
 void encode(
-    const LaneLayout& layout, const LocalLanes& lanes, std::span<double> sum, std::span<double> max);
+    const LaneLayout& layout,
+    const LocalLanes& lanes,
+    std::span<double> sum,
+    std::span<double> max);
 
 // The lanes after reduction over all ranks.
 struct ReducedLanes {
@@ -73,7 +76,7 @@ struct ReducedLanes {
   double nonfinite_count{0};
   std::vector<optimizer::GroupUpdateStatistics> update;
   std::vector<std::vector<double>> max_logits;  // -inf: no rank saw the head; +inf: not finite
-  bool nonfinite{false};            // any NaN or infinity in gradients, loss or logits of any rank
+  bool nonfinite{false};  // any NaN or infinity in gradients, loss or logits of any rank
   bool nonfinite_loss{false};
   bool nonfinite_logit{false};
   bool preempt{false};
@@ -104,13 +107,13 @@ struct DecideOptions {
 
 // What all ranks remember from step to step; saved with every checkpoint. Changed only by `decide`.
 struct SharedState {
-  std::int64_t step{0};                        // index of the step being decided
-  double qk_clip_threshold{0};                 // tau; 0: off
+  std::int64_t step{0};         // index of the step being decided
+  double qk_clip_threshold{0};  // tau; 0: off
   std::uint64_t last_applied_command{0};
-  std::int64_t checkpoint_sequence{0};         // last sequence begun
-  std::int64_t checkpoint_in_flight{0};        // 0: none
+  std::int64_t checkpoint_sequence{0};   // last sequence begun
+  std::int64_t checkpoint_in_flight{0};  // 0: none
   bool checkpoint_pin_in_flight{false};
-  bool checkpoint_wanted{false};               // asked for while one was in flight
+  bool checkpoint_wanted{false};  // asked for while one was in flight
   bool pin_wanted{false};
   bool stopping{false};
   bool stop_is_preemption{false};
@@ -129,19 +132,20 @@ struct AppliedCommand {
 
 struct Verdict {
   bool skip{false};
-  double gradient_scale{0};   // 1 / tokens
-  double gradient_norm{0};    // of the token-normalised gradient, before clipping; NaN if it is not finite
+  double gradient_scale{0};  // 1 / tokens
+  double gradient_norm{
+      0};  // of the token-normalised gradient, before clipping; NaN if it is not finite
   double clip_factor{1};
-  double loss{0};             // nats per token; NaN when a rank's loss is not finite
+  double loss{0};  // nats per token; NaN when a rank's loss is not finite
   std::vector<std::vector<double>> head_gammas;  // [layers][heads]; empty: no QK-clip this step
-  std::int64_t begin_checkpoint{0};    // sequence to begin after this step; 0: none
-  std::int64_t commit_checkpoint{0};   // every rank prepared it
+  std::int64_t begin_checkpoint{0};              // sequence to begin after this step; 0: none
+  std::int64_t commit_checkpoint{0};             // every rank prepared it
   bool commit_pinned{false};
   std::int64_t abandon_checkpoint{0};  // some rank failed it
   std::vector<AppliedCommand> commands;
-  bool diverged{false};                // replica digests differ
+  bool diverged{false};  // replica digests differ
   Ending ending{Ending::kContinue};
-  std::string reason;                  // why skip, abandon, stop or abort; empty on a plain step
+  std::string reason;  // why skip, abandon, stop or abort; empty on a plain step
 };
 
 // `pending` are the commands this rank holds, ascending by id. Those above last_applied_command run
@@ -155,7 +159,9 @@ struct Verdict {
 // Having run all steps wins over a stop. Advances `state` to the next step.
 // A generation mismatch gives kAbort and leaves `state` alone; nothing else does.
 [[nodiscard]] Verdict decide(
-    const ReducedLanes& lanes, std::span<const Command> pending, const DecideOptions& options,
+    const ReducedLanes& lanes,
+    std::span<const Command> pending,
+    const DecideOptions& options,
     SharedState& state);
 
 // The checkpoint part of `decide` alone, for the rounds of Agent::finish after the last step:
