@@ -145,6 +145,8 @@ Status validate(const OptimizerOptions& options) {
       require(is_rate(schedule.learning_rate), "schedule.learning_rate must be 0 or more"));
   MUSTER_RETURN_IF_ERROR(
       require(schedule.warmup_steps >= 0, "schedule.warmup_steps must be 0 or more"));
+  MUSTER_RETURN_IF_ERROR(
+      require(is_rate(schedule.final_ratio), "schedule.final_ratio must be 0 or more"));
   MUSTER_RETURN_IF_ERROR(require(is_rate(options.clip_norm), "clip_norm must be 0 (off) or more"));
   for (const RouteRule& rule : options.routes) {
     MUSTER_RETURN_IF_ERROR(require(
