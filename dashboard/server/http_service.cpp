@@ -31,6 +31,8 @@ namespace http = beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
 
+// g++ 12 destroys temporaries inside a co_await expression twice: what has a destructor is a named
+// variable in the coroutines below.
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
 struct ListenAddress {
@@ -252,14 +254,16 @@ class BeastService final : public HttpService {
     if (error) {
       const std::optional<HttpResponse> refusal = refuse(error);
       if (refusal && !connection.closing) {
-        co_await write(connection, *refusal, {11, false, false});
+        const Framing last{};
+        co_await write(connection, *refusal, last);
       }
       co_return false;
     }
     const auto& request = parser.get();
     const Framing framing{
         request.version(), request.keep_alive(), request.method() == http::verb::head};
-    HttpResponse response = co_await on_worker(plain_request(request));
+    HttpRequest plain = plain_request(request);
+    HttpResponse response = co_await on_worker(std::move(plain));
     if (response.stream && !framing.head) {
       co_await write_stream(connection, response);
       co_return false;
@@ -315,8 +319,10 @@ class BeastService final : public HttpService {
       co_return busy;
     }
     ++jobs_;
-    HttpResponse response = co_await run_on_worker<HttpResponse>(
-        [this, request = std::move(request)] { return handler_(request); });
+    std::function<HttpResponse()> job = [this, request = std::move(request)] {
+      return handler_(request);
+    };
+    HttpResponse response = co_await run_on_worker<HttpResponse>(std::move(job));
     --jobs_;
     co_return response;
   }
@@ -359,8 +365,9 @@ class BeastService final : public HttpService {
     connection.stream.expires_after(limits_.write_deadline);
     auto [error, size] = co_await http::async_write_header(connection.stream, serializer, kAwait);
     while (!error && !connection.closing) {
+      HttpResponse::Stream job = response.stream;
       std::optional<std::string> piece =
-          co_await run_on_worker<std::optional<std::string>>(response.stream);
+          co_await run_on_worker<std::optional<std::string>>(std::move(job));
       if (!piece || connection.closing) {
         break;
       }
