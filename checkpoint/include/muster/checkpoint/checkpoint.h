@@ -9,9 +9,11 @@
 #include <muster/common/expected.h>
 #include <muster/common/ids.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -23,9 +25,9 @@ namespace muster::checkpoint {
 // A piece of a tensor on one rank, fp32 or bytes. Does not own `data`.
 struct TensorPiece {
   std::string name;
-  std::string dtype{"F32"};  // safetensors dtype name: F32, F64, I64, U8
+  std::string dtype{"F32"};  // any safetensors dtype name: F32, F64, I64, U8, ...
   std::vector<std::int64_t> shape;
-  std::vector<std::int64_t> global_shape;
+  std::vector<std::int64_t> global_shape;  // As long as `shape`; `offset` too.
   std::vector<std::int64_t> offset;
   std::span<const std::byte> data;
 };
@@ -44,7 +46,7 @@ struct WriterOptions {
   int rank{0};
   int world_size{1};
   std::string incarnation;
-  int keep_last{3};            // Committed checkpoints kept, >= 1; pinned ones do not count.
+  int keep_last{3};  // Committed checkpoints kept, >= 1; pinned ones do not count.
 };
 
 enum class SaveState : std::uint8_t { kIdle, kWriting, kPrepared, kFailed };
@@ -67,28 +69,35 @@ class Writer {
 
   // Copies `state` to the host snapshot (hashes are taken of the snapshot) and starts writing
   // checkpoint number `sequence` (>= 1, ascending, the same on all ranks) of `step`.
-  // kFailedPrecondition while another save is in flight.
+  // kFailedPrecondition, and nothing changed, while another save is in flight, that is until it was
+  // committed, abandoned or has failed. Any other error (kResourceExhausted: less than 1.1 times
+  // the bytes are free; kInvalidArgument: a piece is wrong) fails the save: poll() says kFailed and
+  // active_sequence() names it until abandon() or the next begin().
   [[nodiscard]] virtual Status begin(
       std::int64_t sequence, StepIndex step, const RankState& state) = 0;
 
   [[nodiscard]] virtual SaveState poll() = 0;
   // Highest sequence prepared by this rank; 0 when none. This is the verdict's lane.
   [[nodiscard]] virtual std::int64_t prepared_sequence() const = 0;
-  // The sequence in flight, 0 when none.
+  // The sequence in flight or failed, 0 when none. A commit ends it on every rank at once.
   [[nodiscard]] virtual std::int64_t active_sequence() const = 0;
   // Why the last save failed.
   [[nodiscard]] virtual Status last_error() const = 0;
 
-  // After the verdict said that every rank prepared `sequence`. Only the lowest rank writes: manifest,
-  // rename, fsync, LATEST, retention, on the writer thread; `committed_sequence` follows. `pin` keeps
-  // the checkpoint from retention. Re-checks the generation fence before the rename.
+  // After the verdict said that every rank prepared `sequence`. Only the lowest rank writes:
+  // manifest, rename, fsync, LATEST, retention, on the writer thread; `committed_sequence` follows.
+  // `pin` keeps the checkpoint from retention. Re-checks the generation fence before the rename.
+  // The next save may begin at once; a commit that fails on disk shows as kFailed (unless a newer
+  // save is active), in last_error() and in committed_sequence(), which then stays.
   virtual void commit(std::int64_t sequence, bool pin) = 0;
   // After the verdict said that some rank failed: removes this rank's files of `sequence`.
   virtual void abandon(std::int64_t sequence) = 0;
-  // Lowest rank: highest sequence whose commit is durable. Others: highest they were told to commit.
+  // Lowest rank: highest sequence whose commit is durable. Others: highest they were told to
+  // commit.
   [[nodiscard]] virtual std::int64_t committed_sequence() const = 0;
 
-  // Blocks until nothing is in flight (used before exit, not in a step).
+  // Blocks until the writer thread has nothing left to do: prepared, committed or abandoned, as
+  // told (used before exit, not in a step). The save's error when it failed, or kDeadlineExceeded.
   [[nodiscard]] virtual Status wait(std::chrono::nanoseconds timeout) = 0;
 
   // Nanoseconds the last `begin` held the training thread, and the bytes it copied.
@@ -114,14 +123,43 @@ struct CheckpointInfo {
 [[nodiscard]] Expected<std::vector<CheckpointInfo>> list(
     const std::filesystem::path& root, const std::string& run_id);
 
+// Hears, on the caller's thread, of bytes checked so far out of all in the checkpoint.
+using VerifyProgress =
+    std::function<void(const std::string& file, std::int64_t bytes_done, std::int64_t bytes_total)>;
+
 // Full check of every byte against the hashes; names the first file and tensor that differ.
-[[nodiscard]] Status verify(const std::filesystem::path& checkpoint);
+[[nodiscard]] Status verify(
+    const std::filesystem::path& checkpoint, const VerifyProgress& progress = {});
 
 // The newest checkpoint that passes `verify`, falling back to older ones; each rejected one is
 // reported in `rejected`. kNotFound when none is left.
 [[nodiscard]] Expected<CheckpointInfo> newest_verified(
-    const std::filesystem::path& root, const std::string& run_id,
+    const std::filesystem::path& root,
+    const std::string& run_id,
     std::vector<std::string>* rejected = nullptr);
+
+// What a checkpoint holds, without its data.
+struct TensorSummary {
+  std::string name;
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> global_shape;
+  std::vector<std::int64_t> offset;
+  std::int64_t bytes{0};
+};
+
+struct CheckpointDetails {
+  struct RankPart {
+    std::vector<TensorSummary> tensors;
+    std::map<std::string, std::string> values;
+  };
+
+  CheckpointInfo info;
+  std::vector<RankPart> ranks;  // [world_size]
+};
+
+// Reads manifest and rank records, checks their hashes and the sizes of all files (the fast check).
+[[nodiscard]] Expected<CheckpointDetails> describe(const std::filesystem::path& checkpoint);
 
 // One rank's tensors and values, read back and hash-checked.
 struct LoadedTensor {

@@ -1,0 +1,50 @@
+// MANIFEST.json: the list of files that makes a folder a checkpoint.
+//
+// It carries its own XXH3-128, taken over its raw bytes with the 32 hash digits set to '0', so that
+// any flipped bit in it is found. Values, and pure functions on text.
+#pragma once
+
+#include <muster/common/expected.h>
+#include <muster/common/ids.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace muster::checkpoint {
+
+struct FileEntry {
+  std::string name;
+  std::uint64_t bytes{0};
+  std::string hash;  // XXH3-128 of the whole file, hex
+};
+
+// What all ranks must agree on about a tensor.
+struct GlobalTensor {
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+
+  friend bool operator==(const GlobalTensor&, const GlobalTensor&) = default;
+};
+
+struct Manifest {
+  std::string run_id;
+  StepIndex step;
+  Generation generation;
+  int world_size{0};
+  std::int64_t sequence{0};
+  bool pinned{false};
+  std::int64_t committed_unix_ns{0};
+  std::string incarnation;  // of the rank that committed
+  std::vector<FileEntry> files;
+  std::map<std::string, GlobalTensor> tensors;
+};
+
+[[nodiscard]] std::string encode_manifest(const Manifest& manifest);
+
+// kDataLoss when the text is damaged, kVersionMismatch for one of a newer muster.
+[[nodiscard]] Expected<Manifest> decode_manifest(std::string_view text);
+
+}  // namespace muster::checkpoint

@@ -1,0 +1,36 @@
+// Phase one of the commit protocol: one rank writes its files into the unfinished folder.
+#pragma once
+
+#include "disk.h"
+#include "snapshot.h"
+
+#include <atomic>
+#include <filesystem>
+#include <string>
+
+namespace muster::checkpoint {
+
+// One checkpoint as one rank sees it.
+struct SaveId {
+  std::filesystem::path run_folder;
+  std::string run_id;
+  StepIndex step;
+  Generation generation;
+  int rank{0};
+  int world_size{1};
+  std::int64_t sequence{0};
+  std::string incarnation;
+
+  [[nodiscard]] std::filesystem::path unfinished_folder() const;
+  [[nodiscard]] std::filesystem::path committed_folder() const;
+};
+
+// Hashes the snapshot, then writes and fsyncs both files and the folder. kAborted when `cancelled`
+// turns true on the way. On any error the rank's files are removed again.
+[[nodiscard]] Status prepare_rank(
+    Disk& disk, const SaveId& id, const Snapshot& snapshot, const std::atomic<bool>& cancelled);
+
+// Removes this rank's files, and the folder when they were the last in it.
+[[nodiscard]] Status remove_rank(Disk& disk, const SaveId& id);
+
+}  // namespace muster::checkpoint

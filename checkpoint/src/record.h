@@ -1,0 +1,51 @@
+// rank-<r>.json: what one rank saved, with the hashes of the snapshot it was written from.
+//
+// Values, and pure functions on text.
+#pragma once
+
+#include <muster/common/expected.h>
+#include <muster/common/hash.h>
+#include <muster/common/ids.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace muster::checkpoint {
+
+// Where a tensor piece lies in the data section and in the global tensor.
+struct PieceRecord {
+  std::string name;
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> global_shape;
+  std::vector<std::int64_t> offset;
+  std::uint64_t begin{0};
+  std::uint64_t end{0};
+  std::string hash;  // XXH3-128 of the piece's bytes, hex
+};
+
+struct RankRecord {
+  std::string run_id;
+  StepIndex step;
+  Generation generation;
+  int rank{0};
+  int world_size{1};
+  std::int64_t sequence{0};
+  std::string incarnation;
+  std::string file;  // the safetensors file beside it
+  std::uint64_t file_bytes{0};
+  std::string file_hash;            // XXH3-128 of the whole file, hex
+  std::vector<PieceRecord> pieces;  // in the caller's order
+  std::map<std::string, std::string> values;
+};
+
+// kInvalidArgument when a name is not UTF-8. Values may hold any bytes.
+[[nodiscard]] Expected<std::string> encode_record(const RankRecord& record);
+
+// kDataLoss for text that is no record, kVersionMismatch for one of a newer muster.
+[[nodiscard]] Expected<RankRecord> decode_record(std::string_view text);
+
+}  // namespace muster::checkpoint

@@ -1,0 +1,96 @@
+#include "snapshot.h"
+
+#include "safetensors.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <set>
+#include <utility>
+
+namespace muster::checkpoint {
+
+namespace {
+
+Status check_region(const TensorPiece& piece) {
+  const std::size_t rank = piece.shape.size();
+  if (piece.global_shape.size() != rank || piece.offset.size() != rank) {
+    return invalid_argument(
+        "tensor '" + piece.name + "': shape, global_shape and offset differ in length");
+  }
+  for (std::size_t i = 0; i < rank; ++i) {
+    if (piece.offset[i] < 0 || piece.global_shape[i] < piece.shape[i] ||
+        piece.offset[i] > piece.global_shape[i] - piece.shape[i]) {
+      return invalid_argument(
+          "tensor '" + piece.name + "': the piece leaves its global shape in dimension " +
+          std::to_string(i));
+    }
+  }
+  return {};
+}
+
+Expected<PieceRecord> plan_piece(const TensorPiece& piece) {
+  if (piece.name.empty() || piece.name == "__metadata__") {
+    return invalid_argument("a tensor cannot be named '" + piece.name + "'");
+  }
+  const auto bytes = tensor_bytes(piece.dtype, piece.shape);
+  if (!bytes) {
+    return bytes.status().context("tensor '" + piece.name + "'");
+  }
+  if (*bytes != piece.data.size()) {
+    return invalid_argument(
+        "tensor '" + piece.name + "': " + std::to_string(piece.data.size()) +
+        " bytes given, shape and dtype need " + std::to_string(*bytes));
+  }
+  MUSTER_RETURN_IF_ERROR(check_region(piece));
+  return PieceRecord{
+      piece.name, piece.dtype, piece.shape, piece.global_shape, piece.offset, 0, *bytes, ""};
+}
+
+}  // namespace
+
+Expected<std::vector<PieceRecord>> plan_pieces(const RankState& state) {
+  std::vector<PieceRecord> pieces;
+  std::set<std::string_view> names;
+  for (const TensorPiece& tensor : state.tensors) {
+    MUSTER_ASSIGN_OR_RETURN(PieceRecord piece, plan_piece(tensor));
+    if (!names.insert(tensor.name).second) {
+      return invalid_argument("tensor name '" + tensor.name + "' is used twice");
+    }
+    pieces.push_back(std::move(piece));
+  }
+  std::vector<std::size_t> order(pieces.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return dtype_bits(pieces[a].dtype) > dtype_bits(pieces[b].dtype);
+  });
+  std::uint64_t position = 0;
+  for (const std::size_t index : order) {
+    pieces[index].begin = position;
+    position += pieces[index].end;  // still the piece's size
+    pieces[index].end = position;
+  }
+  return pieces;
+}
+
+void Snapshot::fill(const RankState& state, std::vector<PieceRecord> pieces) {
+  size_ = 0;
+  for (const PieceRecord& piece : pieces) {
+    size_ = std::max(size_, static_cast<std::size_t>(piece.end));
+  }
+  if (size_ > capacity_) {
+    memory_.reset();
+    memory_ = std::make_unique_for_overwrite<std::byte[]>(size_);
+    capacity_ = size_;
+  }
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const auto source = state.tensors[i].data;
+    if (!source.empty()) {
+      std::memcpy(memory_.get() + pieces[i].begin, source.data(), source.size());
+    }
+  }
+  pieces_ = std::move(pieces);
+  values_ = state.values;
+}
+
+}  // namespace muster::checkpoint

@@ -1,0 +1,42 @@
+// The host copy of a rank's state that the writer thread saves while training goes on.
+//
+// Not thread-safe: filled by the training thread, then read by the writer thread, never both.
+#pragma once
+
+#include "record.h"
+
+#include <muster/checkpoint/checkpoint.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace muster::checkpoint {
+
+// Pieces in the caller's order with offsets into the data section, which is laid out by descending
+// element size, so that every piece is aligned. Hashes are still empty. kInvalidArgument names the
+// piece that has an unknown dtype, a wrong byte count, or does not fit its global shape.
+[[nodiscard]] Expected<std::vector<PieceRecord>> plan_pieces(const RankState& state);
+
+class Snapshot {
+ public:
+  // Copies the data of `state` to where `pieces` says. The memory is allocated by the first call
+  // and used again by later ones.
+  void fill(const RankState& state, std::vector<PieceRecord> pieces);
+
+  [[nodiscard]] std::span<const std::byte> data() const { return {memory_.get(), size_}; }
+
+  [[nodiscard]] const std::vector<PieceRecord>& pieces() const { return pieces_; }
+
+  [[nodiscard]] const std::map<std::string, std::string>& values() const { return values_; }
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+  std::size_t capacity_{0};
+  std::size_t size_{0};
+  std::vector<PieceRecord> pieces_;
+  std::map<std::string, std::string> values_;
+};
+
+}  // namespace muster::checkpoint
