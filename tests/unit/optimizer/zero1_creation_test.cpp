@@ -1,0 +1,92 @@
+#include "model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace muster::optimizer {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Zero1Creation, KeepsTheOrderOfTheSpecsAndFindsByName) {
+  run_ranks(3, [](comm::Communicator& world) {
+    const auto specs = small_model();
+    const auto optimizer = make_optimizer(specs, small_options(), world, &world);
+    ASSERT_EQ(optimizer->parameters().size(), specs.size());
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      EXPECT_EQ(optimizer->parameters()[i].spec.name, specs[i].name);
+      EXPECT_EQ(optimizer->find(specs[i].name), &optimizer->parameters()[i]);
+    }
+    EXPECT_EQ(optimizer->find("nobody"), nullptr);
+  });
+}
+
+TEST(Zero1Creation, RefusesRanksWithDifferentModelsAndNamesTheirHashes) {
+  run_ranks(3, [](comm::Communicator& world) {
+    auto specs = small_model();
+    if (world.rank() == 1) {
+      specs[0].shape[0] += 1;
+    }
+    const auto optimizer = Optimizer::create(specs, small_options(), world, &world, soon());
+    ASSERT_FALSE(optimizer.ok());
+    EXPECT_EQ(optimizer.status().code(), StatusCode::kFailedPrecondition);
+    EXPECT_THAT(optimizer.status().message(), HasSubstr("rank 1: "));
+    EXPECT_THAT(optimizer.status().message(), HasSubstr("same model and options"));
+  });
+}
+
+TEST(Zero1Creation, RefusesRanksWithDifferentHyperparameters) {
+  run_ranks(2, [](comm::Communicator& world) {
+    OptimizerOptions options = small_options();
+    options.adamw.beta2 = world.rank() == 0 ? 0.95 : 0.99;
+    EXPECT_EQ(
+        Optimizer::create(small_model(), options, world, &world, soon()).status().code(),
+        StatusCode::kFailedPrecondition);
+  });
+}
+
+TEST(Zero1Creation, FreesTheOtherRanksWhenOneRefusesItsParameters) {
+  run_ranks(2, [](comm::Communicator& world) {
+    auto specs = small_model();
+    if (world.rank() == 1) {
+      specs.push_back({"stray", {3}, Placement::kReplicated});
+    }
+    const auto optimizer = Optimizer::create(specs, small_options(), world, &world, soon());
+    ASSERT_FALSE(optimizer.ok());
+    EXPECT_THAT(
+        optimizer.status().message(),
+        HasSubstr(world.rank() == 1 ? "'stray' matches no route" : "rank 1: refused its own"));
+  });
+}
+
+TEST(Zero1Creation, RefusesExpertParametersWithoutPeersByName) {
+  run_ranks(1, [](comm::Communicator& world) {
+    const auto optimizer =
+        Optimizer::create(small_model(), small_options(), world, nullptr, soon());
+    EXPECT_THAT(optimizer.status().message(), HasSubstr("'experts.up' is an expert parameter"));
+  });
+}
+
+TEST(Zero1Creation, RefusesExpertPeersOfUnequalNumber) {
+  run_ranks(3, [](comm::Communicator& world) {
+    const auto peers = world.split(world.rank() == 2 ? 1 : 0, world.rank(), soon());
+    ASSERT_TRUE(peers.ok());
+    const auto optimizer =
+        Optimizer::create(small_model(), small_options(), world, peers->get(), soon());
+    EXPECT_EQ(optimizer.status().code(), StatusCode::kFailedPrecondition);
+  });
+}
+
+TEST(Zero1Creation, DescribesEveryRegionOfThePlan) {
+  run_ranks(2, [](comm::Communicator& world) {
+    const auto optimizer = make_optimizer(small_model(), small_options(), world, &world);
+    const std::string text = optimizer->describe_plan();
+    for (const char* region :
+         {"replicated adamw", "replicated muon", "expert adamw", "expert muon"}) {
+      EXPECT_THAT(text, HasSubstr(region));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace muster::optimizer
