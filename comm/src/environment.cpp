@@ -1,0 +1,78 @@
+#include <muster/comm/backends.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+namespace muster::comm {
+
+namespace {
+
+Expected<std::string> text_of(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') {
+    return invalid_argument(
+        std::string{"environment variable "} + name +
+        " is not set; start the ranks with `muster run`, which sets it");
+  }
+  return std::string{value};
+}
+
+Expected<int> number_of(const char* name) {
+  MUSTER_ASSIGN_OR_RETURN(const std::string text, text_of(name));
+  int number = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc{} || rest != end || number < 0) {
+    return invalid_argument(
+        std::string{"environment variable "} + name + " is \"" + text +
+        "\": it must be a whole number from 0");
+  }
+  return number;
+}
+
+std::string text_or(const char* name, std::string_view fallback) {
+  const char* value = std::getenv(name);
+  return std::string{value == nullptr || *value == '\0' ? fallback : std::string_view{value}};
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<Communicator>> connect_from_environment(Deadline deadline) {
+  if (std::getenv("RANK") == nullptr) {
+    return std::move(make_local_group(1).front());
+  }
+  ConnectOptions options;
+  MUSTER_ASSIGN_OR_RETURN(options.rank, number_of("RANK"));
+  MUSTER_ASSIGN_OR_RETURN(options.size, number_of("WORLD_SIZE"));
+  if (options.rank >= options.size) {
+    return invalid_argument(
+        "RANK is " + std::to_string(options.rank) + ", WORLD_SIZE is " +
+        std::to_string(options.size) + ": ranks are counted from 0");
+  }
+  MUSTER_ASSIGN_OR_RETURN(const int local_size, number_of("LOCAL_WORLD_SIZE"));
+  MUSTER_ASSIGN_OR_RETURN(const int port, number_of("MASTER_PORT"));
+  MUSTER_ASSIGN_OR_RETURN(const std::string run, text_of("MUSTER_RUN_ID"));
+  MUSTER_ASSIGN_OR_RETURN(const int generation, number_of("MUSTER_GENERATION"));
+  options.session = run + ".gen-" + std::to_string(generation) + ".port-" + std::to_string(port);
+  const bool one_host = local_size == options.size;
+  const std::string backend = text_or("MUSTER_COMM", one_host ? "shm" : "gloo");
+  if (backend == "shm") {
+    if (!one_host) {
+      return invalid_argument(
+          "MUSTER_COMM is shm, but LOCAL_WORLD_SIZE is " + std::to_string(local_size) +
+          " of WORLD_SIZE " + std::to_string(options.size) +
+          ": ranks of several hosts need MUSTER_COMM=gloo");
+    }
+    return connect_shm(options, deadline);
+  }
+  if (backend == "gloo") {
+    MUSTER_ASSIGN_OR_RETURN(options.gloo_store_path, text_of("MUSTER_GLOO_STORE"));
+    options.gloo_interface = text_or("MUSTER_GLOO_INTERFACE", options.gloo_interface);
+    return connect_gloo(options, deadline);
+  }
+  return invalid_argument(
+      "environment variable MUSTER_COMM is \"" + backend + "\": it must be shm or gloo");
+}
+
+}  // namespace muster::comm

@@ -1,0 +1,28 @@
+// Whether the process of a peer still runs.
+//
+// Not thread-safe: belongs to the thread that calls collectives.
+#pragma once
+
+#include <muster/common/file.h>
+
+#include <string>
+#include <vector>
+
+namespace muster::comm {
+
+class PeerWatch {
+ public:
+  explicit PeerWatch(int size) : pidfds_(static_cast<std::size_t>(size)) {}
+
+  // Ended processes count as dead before their parent has collected them. The first call for a rank
+  // opens a handle on `pid`, so that a later process with the same number is not taken for it.
+  [[nodiscard]] bool is_dead(int rank, int pid);
+
+ private:
+  std::vector<FileDescriptor> pidfds_;
+};
+
+// "running", "stopped", "dead" as /proc tells it: for messages.
+[[nodiscard]] std::string process_state(int pid);
+
+}  // namespace muster::comm

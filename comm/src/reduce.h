@@ -1,0 +1,24 @@
+// Element-wise reduction of several buffers in a fixed order.
+#pragma once
+
+#include <muster/comm/communicator.h>
+
+#include <cstddef>
+#include <span>
+
+namespace muster::comm {
+
+// into[i] = into[i] op from[i]. The buffers must not overlap.
+void combine(void* into, const void* from, std::size_t count, DType dtype, ReduceOp op);
+
+// Reduces sources[0][i] op sources[1][i] op ... from left to right and stores the result in every
+// output. `bytes` is a multiple of the element size. An output may be one of the sources, at the
+// same address; else they must not overlap.
+void reduce_in_order(
+    std::span<const std::byte* const> sources,
+    std::size_t bytes,
+    DType dtype,
+    ReduceOp op,
+    std::span<std::byte* const> outputs);
+
+}  // namespace muster::comm
