@@ -1,11 +1,11 @@
 // The per-rank runtime that a training loop holds. README.md shows a complete loop.
 //
 // Thread-safety: one training thread calls everything here. An I/O thread of the agent's own talks
-// to the collector; it never blocks, throws into or exits the trainer, and the training thread makes
-// no system call for telemetry: finished steps go through a lock-free ring.
+// to the collector; it never blocks, throws into or exits the trainer, and the training thread
+// makes no system call for telemetry: finished steps go through a lock-free ring.
 //
-// Errors: Status values for what concerns training itself (a dead peer, no parameter route, a damaged
-// checkpoint). Telemetry has no errors here: it detaches, counts and reports when it can.
+// Errors: Status values for what concerns training itself (a dead peer, no parameter route, a
+// damaged checkpoint). Telemetry has no errors here: it detaches, counts and reports when it can.
 #pragma once
 
 #include <muster/agent/verdict.h>
@@ -29,7 +29,16 @@ namespace muster::agent {
 
 // Phases of a step; their times are streamed as train_phase_seconds{phase}.
 enum class Phase : std::uint8_t {
-  kData, kForward, kBackward, kExpertComm, kReduce, kVerdict, kOptimizer, kGather, kCheckpoint, kOther,
+  kData,
+  kForward,
+  kBackward,
+  kExpertComm,
+  kReduce,
+  kVerdict,
+  kOptimizer,
+  kGather,
+  kCheckpoint,
+  kOther,
 };
 inline constexpr std::size_t kPhaseCount = 10;
 
@@ -39,26 +48,28 @@ struct AgentOptions {
   // Identity and addresses; `from_environment` fills them from the MUSTER_* and torchrun variables.
   Identity identity;
   int world_size{1};
-  std::string collector;                 // "host:port"; empty: no telemetry leaves the process
+  std::string collector;  // "host:port"; empty: no telemetry leaves the process
   std::string token;
-  std::filesystem::path checkpoint_root; // empty: no checkpoints
-  std::filesystem::path resume_from;     // exact checkpoint chosen by the launcher; empty: fresh
-  std::filesystem::path spool_directory; // where samples wait while the collector is down
+  std::filesystem::path checkpoint_root;  // empty: no checkpoints
+  std::filesystem::path resume_from;      // exact checkpoint chosen by the launcher; empty: fresh
+  std::filesystem::path spool_directory;  // where samples wait while the collector is down
 
-  std::int64_t checkpoint_interval{0};   // steps
+  std::int64_t checkpoint_interval{0};  // steps
   int keep_last{3};
   std::int64_t total_steps{0};
-  std::int64_t digest_interval{50};      // parameter digest every N steps; 0: never
-  double qk_clip_threshold{0};           // tau at start; 0: off until a command sets it
-  bool telemetry{true};                  // false: no ring, no I/O thread (the A of an A/B)
-  std::size_t ring_steps{256};           // finished steps the ring holds
+  std::int64_t digest_interval{50};  // parameter digest every N steps; 0: never
+  double qk_clip_threshold{0};       // tau at start; 0: off until a command sets it
+  bool telemetry{true};              // false: no ring, no I/O thread (the A of an A/B)
+  std::size_t ring_steps{256};       // finished steps the ring holds
   std::size_t outbox_bytes_max{std::size_t{8} << 20};
   std::size_t spool_bytes_max{std::size_t{64} << 20};
   std::chrono::nanoseconds collective_timeout{std::chrono::seconds{60}};
+  std::chrono::nanoseconds finish_timeout{std::chrono::minutes{10}};  // for the last checkpoint
+  const Clock* clock{nullptr};  // null: the system's; tests hand in their own
 
   // RANK, WORLD_SIZE, MUSTER_RUN_ID, MUSTER_GENERATION, MUSTER_INCARNATION, MUSTER_COLLECTOR,
-  // MUSTER_TOKEN_FILE, MUSTER_RESUME_FROM, MUSTER_CHECKPOINT_ROOT, MUSTER_SPOOL. A variable that does not parse
-  // is kInvalidArgument and named. Without RANK: a world of one, run "local".
+  // MUSTER_TOKEN_FILE, MUSTER_RESUME_FROM, MUSTER_CHECKPOINT_ROOT, MUSTER_SPOOL. A variable that
+  // does not parse is kInvalidArgument and named. Without RANK: a world of one, run "local".
   [[nodiscard]] static Expected<AgentOptions> from_environment();
 };
 
@@ -72,10 +83,12 @@ struct ModelInfo {
 // bias. `tensors` are written into on restore; `values` are replaced.
 struct TrainerState {
   std::map<std::string, std::string> values;
+
   struct Tensor {
     std::string name;
     std::span<float> data;
   };
+
   std::vector<Tensor> tensors;
 };
 
@@ -83,7 +96,9 @@ class Agent {
  public:
   // Collective. All references must outlive the agent.
   [[nodiscard]] static Expected<std::unique_ptr<Agent>> join(
-      AgentOptions options, comm::Communicator& world, optimizer::Optimizer& optimizer,
+      AgentOptions options,
+      comm::Communicator& world,
+      optimizer::Optimizer& optimizer,
       ModelInfo model);
 
   Agent() = default;
@@ -108,7 +123,9 @@ class Agent {
   class [[nodiscard]] PhaseTimer {
    public:
     PhaseTimer(Agent& agent, Phase phase) : agent_(agent) { agent_.enter(phase); }
+
     ~PhaseTimer() { agent_.leave(); }
+
     PhaseTimer(const PhaseTimer&) = delete;
     PhaseTimer& operator=(const PhaseTimer&) = delete;
     PhaseTimer(PhaseTimer&&) = delete;
@@ -141,8 +158,10 @@ class Agent {
   // The reduced lanes of the last end_step: global expert counts for a bias update, max logits.
   [[nodiscard]] virtual const ReducedLanes& lanes() const = 0;
 
-  // Waits until every checkpoint begun is committed or has failed on all ranks. Call it after the loop when the
-  // verdict ended with kFinished, kStopped or kPreempted. Collective.
+  // Call it after the loop when the verdict ended with kFinished, kStopped or kPreempted. Begins
+  // the final checkpoint if an older one was still being written when the run ended (the tensors of
+  // the last TrainerState must be alive and unchanged), then waits until it is committed on disk.
+  // Collective; every rank gets the same success or failure, at the latest after finish_timeout.
   [[nodiscard]] virtual Status finish() = 0;
 
   // Async-signal-safe: asks all ranks to save at one agreed step and end as preempted.

@@ -1,0 +1,121 @@
+// The two ends of a run: taking a checkpoint back, and leaving with the last one on disk.
+#include "src/rank_state.h"
+#include "src/runtime.h"
+
+#include <array>
+#include <thread>
+
+namespace muster::agent {
+
+// All ranks learn whether every rank succeeded, so that none waits for one that gave up.
+Status Runtime::agree_on(const Status& mine, const std::string& what) {
+  std::array<double, 1> failed{mine.ok() ? 0.0 : 1.0};
+  const Status told = parts_.world.all_reduce(std::span<double>{failed}, comm::ReduceOp::kMax, deadline());
+  if (!mine.ok()) {
+    return mine.context(what);
+  }
+  MUSTER_RETURN_IF_ERROR(told.context(what));
+  return failed[0] > 0.0 ? aborted(what + ": it failed on another rank, which says why") : Status{};
+}
+
+Status Runtime::restore(TrainerState& trainer) {
+  if (parts_.options.resume_from.empty()) {
+    return {};
+  }
+  const std::string what = "resuming from " + parts_.options.resume_from.string();
+  MUSTER_RETURN_IF_ERROR(agree_on(restore_here(trainer), what));
+  const auto step = static_cast<double>(state_.step);
+  std::array<double, 2> range{step, -step};
+  MUSTER_RETURN_IF_ERROR(
+      parts_.world.all_reduce(std::span<double>{range}, comm::ReduceOp::kMax, deadline()).context(what));
+  if (range[0] != -range[1]) {
+    return failed_precondition(what + ": ranks were given checkpoints of different steps");
+  }
+  return parts_.optimizer.gather_parameters(deadline()).context(what);
+}
+
+Status Runtime::restore_here(TrainerState& trainer) {
+  const Identity& identity = parts_.options.identity;
+  MUSTER_ASSIGN_OR_RETURN(
+      const checkpoint::LoadedState loaded,
+      checkpoint::load_rank(
+          parts_.options.resume_from, identity.rank.value(), parts_.options.world_size));
+  if (loaded.generation > identity.generation) {
+    return failed_precondition(
+        "the checkpoint is of generation " + std::to_string(loaded.generation.value()) +
+        ", this launch is generation " + std::to_string(identity.generation.value()) +
+        ": a newer launch owns this run");
+  }
+  MUSTER_ASSIGN_OR_RETURN(
+      const RestoredState restored, distribute_state(loaded, parts_.optimizer, trainer));
+  state_ = restored.shared;
+  resumed_from_ = loaded.generation.value();
+  if (parts_.telemetry != nullptr) {
+    parts_.telemetry->restored(restored.known_epoch, state_.last_applied_command);
+  }
+  return {};
+}
+
+Status Runtime::finish() {
+  const Deadline limit = Deadline::after(parts_.options.finish_timeout);
+  Status saved = settle_last_checkpoint(limit);
+  if (saved.ok()) {
+    Status mine = parts_.saver->wait(limit.remaining());
+    tell_save_outcomes();
+    mine = mine.ok() ? parts_.saver->last_result() : mine;
+    saved = agree_on(mine, "the last checkpoint");
+  }
+  if (speaks_for_the_job()) {
+    emit(ended_event(state_.step - 1, ending_, saved));
+  }
+  return saved;
+}
+
+Status Runtime::settle_last_checkpoint(Deadline limit) {
+  // Ranks poll their own disks, so a round may find nothing new; the pause grows to a tick that a
+  // checkpoint's fsync dwarfs. Not part of any step.
+  std::chrono::milliseconds pause{1};
+  while (state_.checkpoint_in_flight != 0 || state_.checkpoint_wanted) {
+    MUSTER_ASSIGN_OR_RETURN(const bool changed, settle_once(limit.expired()));
+    if (!changed) {
+      std::this_thread::sleep_for(pause);
+      pause = std::min(pause * 2, std::chrono::milliseconds{20});
+    }
+  }
+  return {};
+}
+
+// True when a checkpoint was committed, abandoned or begun in this round.
+Expected<bool> Runtime::settle_once(bool expired) {
+  parts_.saver->fill_lanes(local_);
+  const auto generation = static_cast<double>(local_.generation);
+  std::array<double, 5> lanes{
+      generation,
+      -generation,
+      -static_cast<double>(local_.prepared_checkpoint),
+      static_cast<double>(local_.failed_checkpoint),
+      expired ? 1.0 : 0.0};
+  MUSTER_RETURN_IF_ERROR(parts_.world.all_reduce(std::span<double>{lanes}, comm::ReduceOp::kMax, deadline())
+                             .context("waiting for the last checkpoint"));
+  if (lanes[4] > 0.0) {
+    return deadline_exceeded(
+        "the last checkpoint was not written within finish_timeout: the disk is too slow or stuck");
+  }
+  ReducedLanes reduced;
+  reduced.generation_max = static_cast<std::int64_t>(lanes[0]);
+  reduced.generation_min = static_cast<std::int64_t>(-lanes[1]);
+  reduced.prepared_checkpoint_min = static_cast<std::int64_t>(-lanes[2]);
+  reduced.failed_checkpoint_max = static_cast<std::int64_t>(lanes[3]);
+  const Verdict verdict = settle_checkpoint(reduced, state_);
+  if (verdict.ending == Ending::kAbort) {
+    return failed_precondition(verdict.reason);
+  }
+  parts_.saver->carry_out(verdict, state_.step, [this] {
+    const std::int64_t epoch = parts_.telemetry == nullptr ? 0 : parts_.telemetry->known_epoch();
+    return collect_state(parts_.optimizer, state_, last_trainer_, epoch);
+  });
+  tell_save_outcomes();
+  return verdict.commit_checkpoint + verdict.abandon_checkpoint + verdict.begin_checkpoint != 0;
+}
+
+}  // namespace muster::agent

@@ -1,0 +1,68 @@
+// The metrics an agent publishes: their schema, and the values of one step in the schema's order.
+//
+// Immutable after construction. `fill` neither allocates nor makes a system call.
+#pragma once
+
+#include "src/phase_stopwatch.h"
+
+#include <muster/agent/agent.h>
+#include <muster/common/telemetry.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace muster::agent {
+
+// One line of docs/metrics.md.
+struct MetricFamily {
+  const char* name;
+  const char* unit;
+  MetricKind kind;
+  MetricScope scope;
+};
+
+// Every family an agent can publish, in the order of docs/metrics.md.
+[[nodiscard]] std::span<const MetricFamily> metric_families();
+
+// A norm and statistics group of the optimizer.
+struct GroupInfo {
+  std::string name;
+  bool has_second_moment{false};  // Some parameter of it is updated by AdamW.
+};
+
+[[nodiscard]] std::vector<GroupInfo> groups_of(optimizer::Optimizer& optimizer);
+
+// What one step leaves behind.
+struct StepFacts {
+  const ReducedLanes& lanes;
+  const Verdict& verdict;
+  double learning_rate{0};
+  double previous_learning_rate{0};  // Of the update that lanes.update describes.
+  double local_loss{0};              // NaN without tokens.
+  std::chrono::nanoseconds step_time{0};
+  PhaseStopwatch::Times phases{};
+};
+
+class MetricCatalog {
+ public:
+  // `job_scope`: the job's metrics too; rank 0 sends them.
+  MetricCatalog(const ModelInfo& model, std::vector<GroupInfo> groups, bool job_scope);
+
+  [[nodiscard]] const MetricSchema& schema() const { return schema_; }
+
+  // `values` [schema().metrics.size()]; the last one, train_telemetry_seconds, is left to the
+  // caller, who still has the clock running.
+  void fill(const StepFacts& facts, std::span<float> values) const;
+
+ private:
+  void add(const char* name, const std::string& group = "", int layer = -1, int index = -1);
+  void add_job_metrics(const ModelInfo& model);
+  void add_group_metrics();
+
+  std::vector<GroupInfo> groups_;
+  bool job_scope_;
+  MetricSchema schema_;
+};
+
+}  // namespace muster::agent
