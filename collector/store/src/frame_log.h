@@ -1,0 +1,52 @@
+// Appends frames, step-major, as they arrive.
+#pragma once
+
+#include "src/connection.h"
+#include "src/schema_table.h"
+#include "src/session_table.h"
+
+#include <muster/common/telemetry.h>
+
+#include <cstdint>
+#include <set>
+#include <vector>
+
+namespace muster::store {
+
+class FrameLog {
+ public:
+  struct Added {
+    std::int64_t frames{0};
+    std::int64_t samples{0};
+    std::int64_t duplicates{0};
+  };
+
+  explicit FrameLog(Connection& connection) : connection_(connection) {}
+
+  // kInvalidArgument for a frame that does not fit the schema or a step outside [0, 2^35): then
+  // nothing at all of the batch is stored.
+  [[nodiscard]] static Status check(
+      const SchemaInfo& schema, std::uint64_t first_seq, const std::vector<SampleFrame>& frames);
+
+  // After `check`. `rank` as in the session. Streams that now have something to transpose are put
+  // into `ready`.
+  [[nodiscard]] Expected<Added> add(
+      SessionTable& sessions,
+      SessionState& session,
+      std::int32_t rank,
+      std::int64_t generation,
+      const SchemaInfo& schema,
+      std::uint64_t first_seq,
+      const std::vector<SampleFrame>& frames,
+      std::set<std::int64_t>& ready);
+
+ private:
+  // False when the step is stored already.
+  [[nodiscard]] Expected<bool> insert(
+      const StreamState& stream, std::int64_t schema_id, const SampleFrame& frame);
+  [[nodiscard]] Expected<bool> is_transposed(const StreamState& stream, std::int64_t step);
+
+  Connection& connection_;
+};
+
+}  // namespace muster::store

@@ -1,0 +1,25 @@
+// The schema of the database as numbered migrations, never edited once released.
+#pragma once
+
+#include "src/connection.h"
+
+#include <muster/common/status.h>
+
+#include <cstdint>
+
+namespace muster::store {
+
+// The newest version this build reads and writes (PRAGMA user_version).
+[[nodiscard]] std::int64_t schema_version_newest();
+
+// "mstr": tells a muster database from any other SQLite file.
+inline constexpr std::int64_t kApplicationId = 0x6d737472;
+
+// Ok when the file is empty or a muster database that this build can read. kVersionMismatch for a
+// newer one, kInvalidArgument for somebody else's. Changes nothing.
+[[nodiscard]] Status check_version(Connection& connection, const std::string& file);
+
+// Runs the missing migrations, each in a transaction of its own. Needs the writer's connection.
+[[nodiscard]] Status migrate(Connection& connection);
+
+}  // namespace muster::store
