@@ -96,11 +96,28 @@ Status VolatileDisk::make_directory(const fs::path& path) {
 Status VolatileDisk::fsync_directory(const fs::path& path) {
   MUSTER_RETURN_IF_ERROR(GatedDisk::fsync_directory(path));
   const std::lock_guard lock(mutex_);
-  if (honest_fsync_) {
-    std::erase_if(
-        pending_, [&](const NameChange& change) { return change.to.parent_path() == path; });
+  if (!honest_fsync_) {
+    return {};
   }
+  std::vector<NameChange> still_pending;
+  for (const NameChange& change : pending_) {
+    if (change.to.parent_path() != path) {
+      still_pending.push_back(change);
+      continue;
+    }
+    // What is pending inside a folder moves along with it.
+    for (NameChange& inside : still_pending) {
+      inside.from = moved(inside.from, change);
+      inside.to = moved(inside.to, change);
+    }
+  }
+  pending_ = std::move(still_pending);
   return {};
+}
+
+fs::path VolatileDisk::moved(const fs::path& path, const NameChange& change) {
+  return !change.from.empty() && path.parent_path() == change.from ? change.to / path.filename()
+                                                                   : path;
 }
 
 Status VolatileDisk::rename(const fs::path& from, const fs::path& to) {

@@ -94,6 +94,8 @@ class VolatileDisk final : public GatedDisk {
     std::filesystem::path to;
   };
 
+  static std::filesystem::path moved(const std::filesystem::path& path, const NameChange& change);
+
   bool honest_fsync_;
   std::mutex mutex_;
   std::map<ino_t, std::uintmax_t> durable_bytes_;
