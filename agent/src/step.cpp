@@ -101,6 +101,9 @@ Expected<Verdict> Runtime::end_step(
     return failed_precondition(verdict.reason);
   }
   MUSTER_RETURN_IF_ERROR(update(verdict));
+  if (trainer.on_verdict) {
+    trainer.on_verdict(verdict, reduced_);
+  }
   carry_out_checkpoint(verdict, trainer);
   tell(verdict);
   publish(verdict);

@@ -19,6 +19,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -90,6 +91,11 @@ struct TrainerState {
   };
 
   std::vector<Tensor> tensors;
+
+  // Called inside end_step, after the update and before a checkpoint of the step is taken: the place
+  // (the only one) to change `tensors` from reduced lanes, e.g. a router bias from expert counts, so
+  // that a restart does not miss the change. May be empty.
+  std::function<void(const Verdict& verdict, const ReducedLanes& lanes)> on_verdict;
 };
 
 class Agent {
