@@ -16,7 +16,8 @@ constexpr std::array<Triple, 5> kYou{
      {3.7418, -5.5913, 2.3037},
      {2.8769, -3.1427, 1.2046},
      {2.8366, -3.0525, 1.2012}}};
-// arXiv 2505.16932, lower bound 1e-3, before the safety factor.
+// arXiv 2505.16932, lower bound 1e-3, before the safety factor. The last one is the limit and
+// repeats.
 constexpr std::array<Triple, 8> kPolarExpress{
     {{8.28721201814563, -23.595886519098837, 17.300387312530933},
      {4.107059111542203, -2.9478499167379106, 0.5448431082926601},
@@ -33,16 +34,14 @@ Triple damped(const Triple& raw) {
   return {raw[0] / s, raw[1] / (s * s * s), raw[2] / (s * s * s * s * s)};
 }
 
-Triple coefficients_of(NewtonSchulzSet set, std::size_t step, std::size_t steps) {
+Triple coefficients_of(NewtonSchulzSet set, std::size_t step) {
   switch (set) {
     case NewtonSchulzSet::kKeller:
       return kKeller;
     case NewtonSchulzSet::kYou:
       return kYou[step % kYou.size()];
-    case NewtonSchulzSet::kPolarExpress: {
-      const Triple& raw = kPolarExpress[std::min(step, kPolarExpress.size() - 1)];
-      return step + 1 == steps ? raw : damped(raw);
-    }
+    case NewtonSchulzSet::kPolarExpress:
+      return step + 1 < kPolarExpress.size() ? damped(kPolarExpress[step]) : kPolarExpress.back();
     case NewtonSchulzSet::kClassicCubic:
       return kClassicCubic;
   }
@@ -54,7 +53,7 @@ Triple coefficients_of(NewtonSchulzSet set, std::size_t step, std::size_t steps)
 std::vector<std::array<double, 3>> newton_schulz_coefficients(NewtonSchulzSet set, int steps) {
   std::vector<Triple> table(static_cast<std::size_t>(std::max(steps, 1)));
   for (std::size_t step = 0; step < table.size(); ++step) {
-    table[step] = coefficients_of(set, step, table.size());
+    table[step] = coefficients_of(set, step);
   }
   return table;
 }
