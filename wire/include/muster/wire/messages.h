@@ -5,6 +5,7 @@
 #include <muster/common/ids.h>
 #include <muster/common/telemetry.h>
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -17,6 +18,11 @@ namespace muster::wire {
 // says which side must be upgraded.
 inline constexpr std::uint32_t kProtocolVersion = 1;
 inline constexpr std::uint32_t kProtocolVersionMin = 1;
+
+// Either side sends a Heartbeat when it has sent nothing else for the interval, and gives the
+// connection up when it has received nothing for the timeout.
+inline constexpr std::chrono::milliseconds kHeartbeatInterval{1'000};
+inline constexpr std::chrono::milliseconds kIdleTimeout{10'000};
 
 enum class PeerRole : std::uint8_t { kAgent = 1, kLauncher = 2, kOperator = 3 };
 
@@ -57,7 +63,8 @@ struct SampleBatch {
   std::vector<SampleFrame> frames;
 };
 
-// Events share the seq space of samples.
+// Events share the seq space of samples. A launcher sends seq 0: stored each time, answered by
+// Ack{0} once it is committed.
 struct EventMessage {
   std::uint64_t seq{0};
   Event event;

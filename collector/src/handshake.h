@@ -1,0 +1,19 @@
+// Who is let in. Pure: a Hello in, the version to speak or the Goodbye out.
+#pragma once
+
+#include <muster/wire/messages.h>
+
+#include <cstdint>
+#include <string_view>
+#include <variant>
+
+namespace muster::collector {
+
+// The agreed version, or the farewell. `token` empty: none is asked for.
+[[nodiscard]] std::variant<std::uint32_t, wire::Goodbye> admit(
+    const wire::Hello& hello, std::string_view token);
+
+// Takes the same time for every token of one length.
+[[nodiscard]] bool equal_in_constant_time(std::string_view given, std::string_view expected);
+
+}  // namespace muster::collector

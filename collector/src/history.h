@@ -1,0 +1,28 @@
+// What an earlier start of the collector stored about a run: enough to go on judging it.
+#pragma once
+
+#include <muster/common/ids.h>
+#include <muster/common/telemetry.h>
+#include <muster/detect/detector.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace muster::collector {
+
+struct History {
+  bool known{false};  // The run has been stored before.
+  Generation generation;
+  std::int64_t last_step{-1};
+  std::vector<detect::StepObservation> observations;  // Newest generation, ascending; the last few.
+  std::vector<Event> events;                          // Actions, ascending.
+};
+
+// Reads committed data through a connection of its own. An unreadable database gives an empty
+// history and a log line: judging from scratch is better than not judging.
+[[nodiscard]] History read_history(
+    const std::filesystem::path& database, const std::string& run_id);
+
+}  // namespace muster::collector

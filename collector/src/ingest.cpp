@@ -1,0 +1,358 @@
+#include "src/ingest.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <type_traits>
+
+namespace muster::collector {
+
+namespace {
+
+// Faults of what was asked for, not of the disk: the peer hears about them and the rest goes on.
+bool is_callers_fault(StatusCode code) {
+  return code == StatusCode::kInvalidArgument || code == StatusCode::kNotFound ||
+         code == StatusCode::kAlreadyExists || code == StatusCode::kFailedPrecondition;
+}
+
+// Without the frames that were sent again: those found what they had to find.
+std::span<const SampleFrame> fresh_frames(const wire::SampleBatch& batch, std::uint64_t last_seq) {
+  const std::uint64_t known = last_seq < batch.first_seq ? 0 : last_seq - batch.first_seq + 1;
+  return std::span{batch.frames}.subspan(std::min<std::size_t>(known, batch.frames.size()));
+}
+
+Status check_request(const wire::CommandRequest& request) {
+  if (request.kind == CommandKind::kSetQkClipThreshold &&
+      !(std::isfinite(request.argument) && request.argument >= 0)) {
+    return invalid_argument(
+        "a QK-clip threshold must be a finite number >= 0 (0 switches the clip off)");
+  }
+  return {};
+}
+
+}  // namespace
+
+Ingest::Ingest(
+    store::Store& store,
+    const Policy& policy,
+    const Clock& clock,
+    Metrics& metrics,
+    HistoryReader read_history)
+    : store_(store),
+      policy_(policy),
+      clock_(clock),
+      metrics_(metrics),
+      read_history_(std::move(read_history)) {}
+
+Status Ingest::handle(Task& task) {
+  return std::visit(
+      [&](auto& work) -> Status {
+        using Content = std::decay_t<decltype(work)>;
+        if constexpr (
+            std::is_same_v<Content, FindingRaised> || std::is_same_v<Content, IssueRequest>) {
+          return add(work);
+        } else if constexpr (std::is_same_v<Content, SessionClosed>) {
+          close(task.peer->session_id, work);
+          return {};
+        } else {
+          if constexpr (std::is_same_v<Content, SessionOpened>) {
+            sessions_[task.peer->session_id].peer = task.peer;
+          }
+          const auto found = sessions_.find(task.peer->session_id);
+          if (found == sessions_.end() || found->second.refused) {
+            return {};
+          }
+          const Status status = add(found->second, work);
+          if (!status.ok() && is_callers_fault(status.code())) {
+            refuse(found->second, status.message());
+            return {};
+          }
+          return status;
+        }
+      },
+      task.work);
+}
+
+Status Ingest::add(Session& session, const SessionOpened& /*opened*/) {
+  const wire::Hello& hello = session.peer->hello;
+  if (hello.role != wire::PeerRole::kOperator) {
+    Run& run = run_of(hello.identity.run_id);
+    MUSTER_ASSIGN_OR_RETURN(
+        session.last_seq, store_.open_session(hello.identity, hello.world_size));
+    run.known = true;
+  }
+  reply(
+      session,
+      wire::Welcome{
+          std::min(hello.version, wire::kProtocolVersion), store_.epoch(), session.last_seq});
+  if (hello.role != wire::PeerRole::kAgent) {
+    return {};
+  }
+  Run& run = run_of(hello.identity.run_id);
+  if (hello.identity.generation > run.generation) {
+    run.generation = hello.identity.generation;
+    run.step = -1;
+  }
+  MUSTER_ASSIGN_OR_RETURN(
+      const std::vector<Command> commands,
+      store_.commands_for(
+          hello.identity.run_id, hello.identity.generation.value(), hello.last_applied_command));
+  for (const Command& command : commands) {
+    reply(session, wire::CommandMessage{command});
+  }
+  return {};
+}
+
+void Ingest::close(std::uint64_t session_id, const SessionClosed& closed) {
+  const auto found = sessions_.find(session_id);
+  if (found == sessions_.end()) {
+    return;
+  }
+  const wire::Hello& hello = found->second.peer->hello;
+  if (hello.role != wire::PeerRole::kOperator && !closed.superseded) {
+    store_.close_session(hello.identity);
+  }
+  sessions_.erase(found);
+}
+
+Status Ingest::add(Session& session, const wire::SchemaMessage& message) {
+  const std::uint64_t hash = message.schema.hash();
+  if (session.schemas.contains(hash)) {
+    return {};
+  }
+  MUSTER_RETURN_IF_ERROR(store_.register_schema(session.peer->hello.identity, message.schema));
+  session.schemas.emplace(hash, std::make_shared<const SchemaView>(message.schema));
+  return {};
+}
+
+Status Ingest::add(Session& session, const wire::SampleBatch& batch) {
+  if (batch.frames.empty()) {
+    return {};
+  }
+  const auto schema = session.schemas.find(batch.schema_hash);
+  if (schema == session.schemas.end()) {
+    return failed_precondition("samples came before the schema that describes them");
+  }
+  const SchemaView& view = *schema->second;
+  if (batch.frames.front().values.size() != view.schema().metrics.size()) {
+    return invalid_argument(
+        "frames have " + std::to_string(batch.frames.front().values.size()) +
+        " values, their schema has " + std::to_string(view.schema().metrics.size()));
+  }
+  if (!accepts_seq(session, batch.first_seq, batch.frames.size())) {
+    return {};
+  }
+  const Identity& identity = session.peer->hello.identity;
+  MUSTER_RETURN_IF_ERROR(
+      store_.add_frames(identity, batch.schema_hash, batch.first_seq, batch.frames));
+  const std::span<const SampleFrame> fresh = fresh_frames(batch, session.last_seq);
+  MUSTER_RETURN_IF_ERROR(judge(identity, view, fresh));
+  metrics_.report_frames(identity, schema->second, fresh);
+  note_step(identity, batch.frames.back().step);
+  stored(session, batch.first_seq + batch.frames.size() - 1);
+  return {};
+}
+
+Status Ingest::add(Session& session, const wire::EventMessage& message) {
+  const bool launcher = session.peer->hello.role == wire::PeerRole::kLauncher;
+  if (!(launcher && message.seq == 0) && !accepts_seq(session, message.seq, 1)) {
+    return {};
+  }
+  MUSTER_RETURN_IF_ERROR(
+      store_.add_event(session.peer->hello.identity, message.seq, message.event));
+  stored(session, message.seq);
+  return {};
+}
+
+Status Ingest::add(Session& session, const wire::CommandReportMessage& message) {
+  if (!accepts_seq(session, message.seq, 1)) {
+    return {};
+  }
+  MUSTER_RETURN_IF_ERROR(
+      store_.add_command_report(session.peer->hello.identity, message.seq, message.report));
+  stored(session, message.seq);
+  return {};
+}
+
+Status Ingest::add(Session& session, const wire::Heartbeat& heartbeat) {
+  const wire::Hello& hello = session.peer->hello;
+  if (hello.role != wire::PeerRole::kAgent) {
+    return {};
+  }
+  const wire::DropReport& drops = heartbeat.drops;
+  const auto dropped =
+      static_cast<std::int64_t>(drops.ring_full + drops.outbox_full + drops.spool_full);
+  store_.note_heartbeat(hello.identity, heartbeat.step, dropped);
+  metrics_.report_dropped(hello.identity, dropped);
+  note_step(hello.identity, heartbeat.step);
+  return {};
+}
+
+Status Ingest::add(Session& session, const wire::CommandRequest& request) {
+  if (session.peer->hello.role == wire::PeerRole::kAgent) {
+    return invalid_argument("an agent may not issue commands");
+  }
+  MUSTER_ASSIGN_OR_RETURN(const CommandId id, command(request));
+  reply(session, wire::CommandAccepted{id});
+  return {};
+}
+
+Status Ingest::add(const FindingRaised& raised) {
+  return record(raised.run_id, raised.generation, raised.finding);
+}
+
+Status Ingest::add(IssueRequest& request) {
+  Expected<CommandId> id = command(request.request);
+  if (id.ok()) {
+    promises_.emplace_back(std::move(request.promise), *id);
+    return {};
+  }
+  const bool refused = is_callers_fault(id.status().code());
+  const Status status = id.status();
+  request.promise.set_value(std::move(id));
+  return refused ? Status{} : status;
+}
+
+Status Ingest::judge(
+    const Identity& identity, const SchemaView& view, std::span<const SampleFrame> frames) {
+  Run& run = run_of(identity.run_id);
+  if (identity.rank != Rank{0} || identity.generation < run.generation) {
+    return {};
+  }
+  for (const SampleFrame& frame : frames) {
+    const auto observation = view.observe(identity.generation, frame);
+    if (!observation.has_value()) {
+      return {};
+    }
+    for (const detect::Finding& finding : run.judge.observe(*observation)) {
+      MUSTER_RETURN_IF_ERROR(record(identity.run_id, identity.generation, finding));
+    }
+  }
+  return {};
+}
+
+Status Ingest::record(
+    const std::string& run_id, Generation generation, const detect::Finding& finding) {
+  Run& run = run_of(run_id);
+  const Judgement judgement = run.judge.decide(finding, unix_ns(clock_.wall_now()));
+  const Identity collector{run_id, generation, Rank{-1}, ""};
+  MUSTER_RETURN_IF_ERROR(store_.add_event(collector, 0, judgement.finding));
+  for (const Event& action : judgement.actions) {
+    MUSTER_RETURN_IF_ERROR(store_.add_event(collector, 0, action));
+  }
+  for (const Command& planned : judgement.commands) {
+    MUSTER_RETURN_IF_ERROR(store_command(run_id, planned).status());
+  }
+  metrics_.report_finding(finding.rule);
+  return {};
+}
+
+Expected<CommandId> Ingest::command(const wire::CommandRequest& request) {
+  MUSTER_RETURN_IF_ERROR(check_request(request));
+  if (!run_of(request.run_id).known) {
+    runs_.erase(request.run_id);
+    return not_found(
+        "run '" + request.run_id + "' is not known to this collector; `muster status` lists runs");
+  }
+  const std::int64_t newest = std::max<std::int64_t>(run_of(request.run_id).step, 0);
+  Command command;
+  command.kind = request.kind;
+  command.argument = request.argument;
+  const bool expires = request.expires_steps >= 0 &&
+                       request.expires_steps <= std::numeric_limits<std::int64_t>::max() - newest;
+  command.expires_step = expires ? newest + request.expires_steps : -1;
+  command.reason = request.reason;
+  command.issuer = request.issuer.empty() ? "operator" : request.issuer;
+  return store_command(request.run_id, std::move(command));
+}
+
+Expected<CommandId> Ingest::store_command(const std::string& run_id, Command command) {
+  command.collector_epoch = store_.epoch();
+  MUSTER_ASSIGN_OR_RETURN(Command stored, store_.add_command(run_id, std::move(command)));
+  const CommandId id = stored.id;
+  answers_.emplace_back(Broadcast{run_id, run_of(run_id).generation, std::move(stored)});
+  return id;
+}
+
+Ingest::Run& Ingest::run_of(const std::string& run_id) {
+  const auto found = runs_.find(run_id);
+  if (found != runs_.end()) {
+    return found->second;
+  }
+  Run& run = runs_.emplace(run_id, Run{policy_}).first->second;
+  const History history = read_history_(run_id);
+  run.known = history.known;
+  run.generation = history.generation;
+  run.step = history.last_step;
+  for (const Event& event : history.events) {
+    run.judge.replay(event);
+  }
+  for (const detect::StepObservation& observation : history.observations) {
+    // Only fills the windows: what it finds was recorded when it was new.
+    static_cast<void>(run.judge.observe(observation));
+  }
+  return run;
+}
+
+// Agents number what they send from 1; 0 would pass the store's dedupe.
+bool Ingest::accepts_seq(Session& session, std::uint64_t first, std::uint64_t count) {
+  constexpr auto kSeqMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  if (first >= 1 && first <= kSeqMax - count) {
+    return true;
+  }
+  refuse(session, "sequence numbers start at 1 and end below 2^63, not " + std::to_string(first));
+  return false;
+}
+
+void Ingest::note_step(const Identity& identity, std::int64_t step) {
+  Run& run = run_of(identity.run_id);
+  if (identity.generation == run.generation) {
+    run.step = std::max(run.step, step);
+  }
+}
+
+void Ingest::stored(Session& session, std::uint64_t seq) {
+  session.last_seq = std::max(session.last_seq, seq);
+  unacked_.insert(session.peer->session_id);
+}
+
+void Ingest::reply(const Session& session, wire::Message message) {
+  answers_.emplace_back(Reply{session.peer->session_id, std::move(message)});
+}
+
+// What the transaction holds of the session is acked before its last word.
+void Ingest::refuse(Session& session, std::string reason) {
+  session.refused = true;
+  if (unacked_.erase(session.peer->session_id) > 0) {
+    reply(session, wire::Ack{session.last_seq});
+  }
+  reply(session, wire::Goodbye{std::move(reason), false});
+}
+
+std::vector<Answer> Ingest::committed() {
+  for (const std::uint64_t session_id : unacked_) {
+    if (const auto found = sessions_.find(session_id); found != sessions_.end()) {
+      reply(found->second, wire::Ack{found->second.last_seq});
+    }
+  }
+  unacked_.clear();
+  for (auto& [promise, id] : promises_) {
+    promise.set_value(id);
+  }
+  promises_.clear();
+  return std::exchange(answers_, {});
+}
+
+void Ingest::failed(const Status& status) {
+  for (auto& [promise, id] : promises_) {
+    promise.set_value(Expected<CommandId>{status});
+  }
+  promises_.clear();
+  answers_.clear();
+  unacked_.clear();
+  sessions_.clear();
+  runs_.clear();
+}
+
+}  // namespace muster::collector

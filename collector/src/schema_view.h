@@ -1,0 +1,45 @@
+// What the collector reads out of a frame: a registered schema with its columns looked up once.
+#pragma once
+
+#include <muster/common/ids.h>
+#include <muster/common/telemetry.h>
+#include <muster/detect/detector.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace muster::collector {
+
+// Immutable after construction; shared between the writer and readers of /metrics.
+class SchemaView {
+ public:
+  explicit SchemaView(MetricSchema schema);
+
+  [[nodiscard]] const MetricSchema& schema() const { return schema_; }
+
+  // Columns of kind kDelta: summed up for /metrics.
+  [[nodiscard]] const std::vector<std::uint32_t>& delta_columns() const { return delta_columns_; }
+
+  // The job's view of the step; nullopt when the schema has neither loss nor gradient norm.
+  // `frame` must have a value for every column.
+  [[nodiscard]] std::optional<detect::StepObservation> observe(
+      Generation generation, const SampleFrame& frame) const;
+
+ private:
+  struct LogitColumn {
+    std::uint32_t id{0};
+    int layer{-1};
+    int head{-1};
+  };
+
+  MetricSchema schema_;
+  std::vector<std::uint32_t> delta_columns_;
+  std::optional<std::uint32_t> loss_;
+  std::optional<std::uint32_t> gradient_norm_;
+  std::optional<std::uint32_t> nonfinite_count_;
+  std::optional<std::uint32_t> step_skipped_;
+  std::vector<LogitColumn> logits_;
+};
+
+}  // namespace muster::collector

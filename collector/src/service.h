@@ -1,0 +1,27 @@
+// The collector put together. Tests hand in their own limits and their own store.
+#pragma once
+
+#include "src/ingest.h"
+#include "src/service_options.h"
+
+#include <muster/collector/collector.h>
+#include <muster/collector/policy.h>
+#include <muster/store/store.h>
+
+#include <functional>
+#include <memory>
+
+namespace muster::collector {
+
+// Opened only after the port is bound: a second start by mistake must not touch the database.
+using StoreOpener = std::function<Expected<std::unique_ptr<store::Store>>()>;
+
+[[nodiscard]] Expected<std::unique_ptr<Collector>> start_service(
+    const CollectorOptions& options,
+    const ServiceOptions& service_options,
+    const Policy& policy,
+    const Clock& clock,
+    const StoreOpener& open_store,
+    HistoryReader read_history);
+
+}  // namespace muster::collector

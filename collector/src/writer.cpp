@@ -1,0 +1,130 @@
+#include "src/writer.h"
+
+#include <muster/common/log.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace muster::collector {
+
+namespace {
+
+constexpr std::chrono::seconds kCompactInterval{2};
+
+}  // namespace
+
+Writer::Writer(
+    std::unique_ptr<store::Store> store,
+    const Policy& policy,
+    const Clock& clock,
+    Metrics& metrics,
+    HistoryReader read_history,
+    TaskQueue& queue,
+    AnswerSink& sink,
+    const ServiceOptions& options)
+    : store_(std::move(store)),
+      metrics_(metrics),
+      queue_(queue),
+      sink_(sink),
+      options_(options),
+      ingest_(*store_, policy, clock, metrics, std::move(read_history)) {
+  metrics_.epoch = store_->epoch();
+}
+
+Writer::~Writer() {
+  stop();
+}
+
+void Writer::start() {
+  thread_ = std::thread{[this] { run(); }};
+}
+
+void Writer::stop() {
+  queue_.close();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+void Writer::run() {
+  for (bool finished = false; !finished;) {
+    TaskQueue::Popped popped = queue_.pop(next_deadline());
+    finished = popped.finished;
+    if (popped.was_refusing) {
+      sink_.queue_has_room();
+    }
+    if (popped.task.has_value()) {
+      handle(*popped.task);
+    }
+    if (commit_due(finished)) {
+      commit();
+    }
+    if (!popped.task.has_value() && std::chrono::steady_clock::now() >= compact_at_) {
+      compact();
+    }
+  }
+}
+
+Writer::Time Writer::next_deadline() const {
+  return uncommitted_since_.has_value() ? *uncommitted_since_ + options_.commit_interval
+                                        : std::max(compact_at_, std::chrono::steady_clock::now());
+}
+
+void Writer::handle(Task& task) {
+  if (!uncommitted_since_.has_value()) {
+    uncommitted_since_ = std::chrono::steady_clock::now();
+  }
+  ++uncommitted_tasks_;
+  if (const Status status = ingest_.handle(task); !status.ok()) {
+    fail(status);
+  }
+}
+
+bool Writer::commit_due(bool finished) const {
+  if (!uncommitted_since_.has_value()) {
+    return false;
+  }
+  return finished || uncommitted_tasks_ >= options_.commit_tasks_max ||
+         (ingest_.urgent() && queue_.size() == 0) ||
+         std::chrono::steady_clock::now() >= *uncommitted_since_ + options_.commit_interval;
+}
+
+void Writer::commit() {
+  uncommitted_since_.reset();
+  uncommitted_tasks_ = 0;
+  if (const Status status = store_->commit(); !status.ok()) {
+    fail(status);
+    return;
+  }
+  if (std::exchange(failing_, false)) {
+    log_info("event=store_recovered");
+  }
+  ++metrics_.commits;
+  const store::Store::Counters counters = store_->counters();
+  metrics_.report_stored({counters.frames, counters.samples, counters.duplicates, counters.events});
+  if (std::vector<Answer> answers = ingest_.committed(); !answers.empty()) {
+    sink_.deliver(std::move(answers));
+  }
+}
+
+// In idle moments, and at the latest every interval through the deadline of `pop`.
+void Writer::compact() {
+  const auto now = std::chrono::steady_clock::now();
+  const Expected<bool> more = store_->compact();
+  if (!more.ok()) {
+    log_error("event=compact_failed reason=\"" + more.status().to_string() + "\"");
+  }
+  compact_at_ = more.value_or(false) ? now : now + kCompactInterval;
+}
+
+void Writer::fail(const Status& status) {
+  ++metrics_.commit_failures;
+  if (!std::exchange(failing_, true)) {
+    log_error("event=store_failed reason=\"" + status.to_string() + "\"");
+  }
+  ingest_.failed(status);
+  sink_.restart_sessions("the collector could not store what it received: " + status.message());
+}
+
+}  // namespace muster::collector
