@@ -3,7 +3,7 @@
 
 namespace muster::store {
 
-inline constexpr const char* kLossMetric = "loss";                       // Job scope, nats.
-inline constexpr const char* kComputeSecondsMetric = "compute_seconds";  // Rank scope.
+inline constexpr const char* kLossMetric = "train_loss_nats";                  // Job scope.
+inline constexpr const char* kComputeSecondsMetric = "train_compute_seconds";  // Rank scope.
 
 }  // namespace muster::store

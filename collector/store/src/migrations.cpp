@@ -21,7 +21,7 @@ CREATE TABLE runs (
   world_size        INTEGER NOT NULL,              -- of the newest session
   started_unix_ns   INTEGER NOT NULL,              -- collector's clock at the first session
   last_seen_unix_ns INTEGER NOT NULL,              -- collector's clock at the newest message
-  last_loss         REAL,                          -- newest job-scope "loss"; NULL: none, or NaN
+  last_loss         REAL,                          -- newest train_loss_nats; NULL: none, or NaN
   sample_count      INTEGER NOT NULL DEFAULT 0     -- floats stored
 );
 

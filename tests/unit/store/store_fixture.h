@@ -25,7 +25,7 @@ inline Identity rank_of(
   return Identity{run, Generation{generation}, Rank{rank}, incarnation};
 }
 
-// One job-scope loss, one rank-scope compute_seconds, then `extra` rank-scope columns.
+// One job-scope train_loss_nats, one rank-scope train_compute_seconds, then `extra` rank-scope columns.
 inline MetricSchema make_schema(std::uint32_t extra = 0) {
   MetricSchema schema;
   const auto add = [&schema](const char* name, MetricScope scope, std::int32_t index) {
@@ -36,8 +36,8 @@ inline MetricSchema make_schema(std::uint32_t extra = 0) {
     metric.scope = scope;
     metric.index = index;
   };
-  add("loss", MetricScope::kJob, -1);
-  add("compute_seconds", MetricScope::kRank, -1);
+  add("train_loss_nats", MetricScope::kJob, -1);
+  add("train_compute_seconds", MetricScope::kRank, -1);
   for (std::uint32_t i = 0; i < extra; ++i) {
     add("extra", MetricScope::kRank, static_cast<std::int32_t>(i));
   }

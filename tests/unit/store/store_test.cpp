@@ -23,7 +23,7 @@ TEST_F(StoreTest, WhatWasCommittedIsThereAfterReopening) {
   ASSERT_TRUE(add_steps(kRank0, make_schema(), 0, 10, plain).ok());
   commit();
   open_store();
-  const SeriesRange found = range("run", series_id("run", "loss", -1), 1);
+  const SeriesRange found = range("run", series_id("run", "train_loss_nats", -1), 1);
   ASSERT_EQ(found.buckets.size(), 10U);
   EXPECT_EQ(found.bucket_steps, 1);
   EXPECT_EQ(found.buckets[9].step_first, 9);

@@ -1,0 +1,64 @@
+#include <muster/detect/max_logit_detector.h>
+
+#include <cmath>
+#include <cstdio>
+#include <string>
+
+namespace muster::detect {
+
+std::vector<Finding> MaxLogitDetector::observe(const StepObservation& observation) {
+  std::vector<Finding> findings;
+  for (const HeadLogit& logit : observation.head_logits) {
+    judge(observation.step, logit, findings);
+  }
+  if (!observation.head_logits.empty() || !std::isfinite(observation.max_logit)) {
+    return findings;
+  }
+  // Only the largest of all heads is known: when it is low, every head is.
+  if (observation.max_logit < options_.tau * options_.rearm_ratio) {
+    above_.clear();
+  } else {
+    judge(
+        observation.step,
+        {observation.max_logit_layer, observation.max_logit_head, observation.max_logit},
+        findings);
+  }
+  return findings;
+}
+
+void MaxLogitDetector::judge(
+    std::int64_t step, const HeadLogit& logit, std::vector<Finding>& findings) {
+  if (!std::isfinite(logit.value)) {
+    return;
+  }
+  const std::pair head{logit.layer, logit.head};
+  if (logit.value < options_.tau * options_.rearm_ratio) {
+    above_.erase(head);
+    return;
+  }
+  if (logit.value <= options_.tau || !above_.insert(head).second) {
+    return;
+  }
+  Finding& finding = findings.emplace_back();
+  finding.rule = "max_logit";
+  finding.severity = Severity::kWarning;
+  finding.step = step;
+  finding.subject = "layer " + std::to_string(logit.layer) + " head " + std::to_string(logit.head);
+  char text[160];
+  std::snprintf(
+      text,
+      sizeof(text),
+      "max attention logit of %s is %.4g at step %lld, above tau %.4g",
+      finding.subject.c_str(),
+      logit.value,
+      static_cast<long long>(step),
+      options_.tau);
+  finding.reason = text;
+  finding.inputs = {
+      {"value", logit.value},
+      {"tau", options_.tau},
+      {"layer", static_cast<double>(logit.layer)},
+      {"head", static_cast<double>(logit.head)}};
+}
+
+}  // namespace muster::detect

@@ -1,0 +1,153 @@
+#include <muster/detect/rank_liveness.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+namespace muster::detect {
+
+namespace {
+
+// Weight of the newest interval in the smoothed one.
+constexpr double kSmoothing = 0.2;
+
+double seconds(std::chrono::nanoseconds duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+double smooth(double before, double now) {
+  return before <= 0 ? now : before + kSmoothing * (now - before);
+}
+
+std::chrono::nanoseconds times(double count, double interval_s) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(count * interval_s));
+}
+
+}  // namespace
+
+void RankLiveness::observe(
+    std::int64_t generation, std::int32_t rank, std::int64_t step, MonotonicTime at) {
+  if (generation_ && generation < *generation_) {
+    return;
+  }
+  if (!generation_ || generation > *generation_) {
+    generation_ = generation;
+    ranks_.clear();
+    step_ = -1;
+    step_at_ = at;
+    step_interval_s_ = 0;
+    stalled_ = false;
+  }
+  const auto [found, fresh] = ranks_.try_emplace(rank);
+  RankState& state = found->second;
+  if (fresh) {
+    state.heard_at = at;
+  }
+  if (at > state.heard_at) {
+    // A silence that was called a loss is no measure of what is usual.
+    if (!state.lost) {
+      state.interval_s = smooth(state.interval_s, seconds(at - state.heard_at));
+    }
+    state.heard_at = at;
+  }
+  state.lost = false;
+  state.step = std::max(state.step, step);
+  if (step > step_) {
+    if (step_ >= 0 && !stalled_ && at > step_at_) {
+      step_interval_s_ =
+          smooth(step_interval_s_, seconds(at - step_at_) / static_cast<double>(step - step_));
+    }
+    step_ = step;
+    step_at_ = at;
+    stalled_ = false;
+  }
+}
+
+void RankLiveness::forget(std::int64_t generation, std::int32_t rank) {
+  if (generation_ == generation) {
+    ranks_.erase(rank);
+  }
+}
+
+std::chrono::nanoseconds RankLiveness::allowance(const RankState& state) const {
+  return std::clamp(
+      times(options_.silence_intervals, state.interval_s),
+      options_.silence_min,
+      options_.silence_max);
+}
+
+std::vector<Finding> RankLiveness::judge(MonotonicTime now) {
+  std::vector<Finding> findings;
+  for (auto& [rank, state] : ranks_) {
+    const std::chrono::nanoseconds silence = now - state.heard_at;
+    const std::chrono::nanoseconds allowed = allowance(state);
+    if (state.lost || silence <= allowed) {
+      continue;
+    }
+    state.lost = true;
+    Finding& finding = findings.emplace_back();
+    finding.rule = "rank_lost";
+    finding.severity = Severity::kError;
+    finding.step = state.step;
+    finding.subject = "rank " + std::to_string(rank);
+    char text[160];
+    std::snprintf(
+        text,
+        sizeof(text),
+        "rank %d was not heard for %.1f s (allowed %.1f s), last at step %lld",
+        rank,
+        seconds(silence),
+        seconds(allowed),
+        static_cast<long long>(state.step));
+    finding.reason = text;
+    finding.inputs = {
+        {"rank", static_cast<double>(rank)},
+        {"silence_seconds", seconds(silence)},
+        {"allowed_seconds", seconds(allowed)},
+        {"usual_interval_seconds", state.interval_s},
+        {"step", static_cast<double>(state.step)}};
+  }
+  judge_progress(now, findings);
+  return findings;
+}
+
+void RankLiveness::judge_progress(MonotonicTime now, std::vector<Finding>& findings) {
+  const bool heard =
+      std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return !rank.second.lost; });
+  const std::chrono::nanoseconds allowed =
+      std::max(options_.progress_min, times(options_.progress_intervals, step_interval_s_));
+  const std::chrono::nanoseconds stall = now - step_at_;
+  // Before the first step a job loads data and compiles; how long that takes is not known here.
+  if (stalled_ || !heard || step_ < 0 || stall <= allowed) {
+    return;
+  }
+  stalled_ = true;
+  std::string lagging;
+  for (const auto& [rank, state] : ranks_) {
+    if (state.step < step_ && lagging.size() < 100) {
+      lagging += (lagging.empty() ? "; behind: rank " : ", ") + std::to_string(rank);
+    }
+  }
+  Finding& finding = findings.emplace_back();
+  finding.rule = "no_progress";
+  finding.severity = Severity::kError;
+  finding.step = step_;
+  finding.subject = "job";
+  char text[120];
+  std::snprintf(
+      text,
+      sizeof(text),
+      "no step after step %lld for %.1f s (allowed %.1f s)",
+      static_cast<long long>(step_),
+      seconds(stall),
+      seconds(allowed));
+  finding.reason = text + lagging;
+  finding.inputs = {
+      {"stall_seconds", seconds(stall)},
+      {"allowed_seconds", seconds(allowed)},
+      {"usual_step_seconds", step_interval_s_},
+      {"step", static_cast<double>(step_)}};
+}
+
+}  // namespace muster::detect

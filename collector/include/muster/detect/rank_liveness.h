@@ -1,0 +1,69 @@
+// Which ranks are still there, judged from when they were heard and how far they have come.
+//
+// A pure function of arrival times on the receiver's monotonic clock and of step numbers: clocks of
+// two machines are never compared. Two things are found, each once per occurrence:
+//   "rank_lost"    a rank was not heard for longer than its allowance, 4 times its usual interval
+//                  within [silence_min, silence_max];
+//   "no_progress"  ranks are heard but the highest step of the job has not moved for 3 times the
+//   usual
+//                  step time, at least progress_min. Synchronous training stops as a whole, so this
+//                  is found for the job; the ranks that lag are named.
+//
+// A value; copy it to fork a simulation. Not thread-safe.
+#pragma once
+
+#include <muster/common/clock.h>
+#include <muster/detect/detector.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+namespace muster::detect {
+
+struct LivenessOptions {
+  std::chrono::nanoseconds silence_min{std::chrono::seconds{10}};
+  std::chrono::nanoseconds silence_max{std::chrono::minutes{2}};
+  double silence_intervals{4.0};
+  std::chrono::nanoseconds progress_min{std::chrono::seconds{60}};
+  double progress_intervals{3.0};
+};
+
+class RankLiveness {
+ public:
+  explicit RankLiveness(LivenessOptions options) : options_(options) {}
+
+  // A rank of `generation` was heard at `at`, having finished `step` (-1: none yet). The first
+  // message of a higher generation forgets all ranks of the older one; messages of older ones are
+  // ignored.
+  void observe(std::int64_t generation, std::int32_t rank, std::int64_t step, MonotonicTime at);
+
+  // The rank said goodbye: it is not missed any more.
+  void forget(std::int64_t generation, std::int32_t rank);
+
+  // What has been lost since the last call. Calling twice with the same `now` finds nothing new.
+  [[nodiscard]] std::vector<Finding> judge(MonotonicTime now);
+
+ private:
+  struct RankState {
+    MonotonicTime heard_at;
+    double interval_s{0};  // Smoothed time between messages; 0: heard once.
+    std::int64_t step{-1};
+    bool lost{false};
+  };
+
+  [[nodiscard]] std::chrono::nanoseconds allowance(const RankState& state) const;
+  void judge_progress(MonotonicTime now, std::vector<Finding>& findings);
+
+  LivenessOptions options_;
+  std::optional<std::int64_t> generation_;
+  std::map<std::int32_t, RankState> ranks_;
+  std::int64_t step_{-1};      // Highest of all ranks.
+  MonotonicTime step_at_;      // When it was reached.
+  double step_interval_s_{0};  // Smoothed; 0: not known.
+  bool stalled_{false};
+};
+
+}  // namespace muster::detect

@@ -1,0 +1,64 @@
+// A scalar that jumps up: one step above a robust threshold, or several of the last few.
+//
+// Values are judged against median and MAD of the last accepted ones. While a value or an episode
+// is abnormal the window is frozen, so that a spike does not become the normal it is judged by;
+// after `freeze_steps_max` frozen values the new level is accepted as a new regime.
+//
+// A value; copy it to fork a simulation. Steps must come in order (see JobDetector).
+#pragma once
+
+#include <muster/detect/detector.h>
+#include <muster/detect/robust_window.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace muster::detect {
+
+struct SpikeOptions {
+  std::string subject;        // "loss", "gradient_norm".
+  bool logarithmic{false};    // Judge log(value): for norms, which spread over decades.
+  double z_threshold{6.0};    // One step above it is a "spike".
+  int persist_count{2};       // This many of ...
+  int persist_window{3};      // ... the last so many are a "spike_persistent".
+  std::size_t window{128};    // Accepted values that are remembered.
+  std::size_t warmup{64};     // Accepted values after a reset before anything is found.
+  int freeze_steps_max{128};  // Frozen values in a row before the new level is accepted.
+  ScaleFloor floor;
+};
+
+// The operating points of docs/detectors.md: loss z > 6, log of the gradient norm z > 5.
+[[nodiscard]] SpikeOptions loss_spike_options();
+[[nodiscard]] SpikeOptions gradient_norm_spike_options();
+
+class SpikeDetector {
+ public:
+  explicit SpikeDetector(SpikeOptions options);
+
+  // A value that is not finite, or not positive where logarithms are judged, is passed over:
+  // neither found nor remembered. A "spike" is found when a streak of high values begins, a
+  // "spike_persistent" once per episode; an episode ends after `persist_window` normal values.
+  [[nodiscard]] std::vector<Finding> observe(std::int64_t step, double value);
+
+  // Forgets everything: after a restart, or another change that makes old values no measure.
+  void reset();
+
+  [[nodiscard]] bool alarming() const { return alarming_; }
+
+ private:
+  [[nodiscard]] bool update_episode(bool high);
+  void remember(double judged, bool freeze);
+  [[nodiscard]] Finding describe(
+      const char* rule, Severity severity, std::int64_t step, double value, double z) const;
+
+  SpikeOptions options_;
+  RobustWindow window_;
+  std::vector<double> frozen_;  // Values held back since the window was frozen.
+  std::vector<bool> recent_;    // Highs among the last `persist_window` values, oldest first.
+  bool streak_{false};          // The last value was high.
+  bool alarming_{false};
+};
+
+}  // namespace muster::detect
