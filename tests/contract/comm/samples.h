@@ -1,0 +1,112 @@
+// Inputs that every rank can compute for every other, and straightforward results to compare with.
+#pragma once
+
+#include <muster/comm/communicator.h>
+#include <muster/common/random.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace muster::comm {
+
+// What rank `rank` contributes. Floating-point values have full mantissas, so that a sum in another
+// order gives other bits.
+template <typename T>
+std::vector<T> sample(int rank, std::size_t count, std::uint64_t seed) {
+  Random random{seed, static_cast<std::uint64_t>(rank)};
+  std::vector<T> values(count);
+  for (T& value : values) {
+    if constexpr (std::is_floating_point_v<T>) {
+      value = static_cast<T>(random.normal());
+    } else {
+      value = static_cast<T>(random.below(1000));
+    }
+  }
+  return values;
+}
+
+// The reduction in rank order.
+template <typename T>
+std::vector<T> reduced(int size, std::size_t count, std::uint64_t seed, ReduceOp op) {
+  std::vector<T> result = sample<T>(0, count, seed);
+  for (int r = 1; r < size; ++r) {
+    const std::vector<T> other = sample<T>(r, count, seed);
+    for (std::size_t i = 0; i < count; ++i) {
+      result[i] = op == ReduceOp::kSum ? static_cast<T>(result[i] + other[i])
+                                       : std::max(result[i], other[i]);
+    }
+  }
+  return result;
+}
+
+// "" when both are equal bit for bit, or, with a tolerance, within `tolerance` absolutely.
+template <typename T>
+std::string difference(
+    std::span<const T> got,
+    std::span<const T> wanted,
+    const std::string& what,
+    double tolerance = 0.0) {
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const double distance = std::abs(static_cast<double>(got[i]) - static_cast<double>(wanted[i]));
+    const bool same =
+        tolerance == 0.0 ? std::memcmp(&got[i], &wanted[i], sizeof(T)) == 0 : distance <= tolerance;
+    if (!same) {
+      return what + ": element " + std::to_string(i) + " is " + std::to_string(got[i]) +
+             " instead of " + std::to_string(wanted[i]);
+    }
+  }
+  return {};
+}
+
+// Where a rank keeps the data of a call.
+enum class Home { kPrivate, kHeap, kMixed };
+
+// `values` in private memory or in memory of the communicator. Collective.
+template <typename T>
+class Buffer {
+ public:
+  Buffer(Communicator& communicator, const std::vector<T>& values, Home home, Deadline deadline)
+      : private_(values), data_(private_) {
+    const bool in_heap =
+        home == Home::kHeap || (home == Home::kMixed && communicator.rank() % 2 == 0);
+    if (home == Home::kPrivate) {
+      return;
+    }
+    auto memory = communicator.allocate<T>(in_heap ? values.size() : 1, deadline);
+    if (!memory) {
+      error_ = memory.status().to_string();
+    } else if (in_heap) {
+      data_ = *memory;
+      std::copy(values.begin(), values.end(), data_.begin());
+    }
+  }
+
+  [[nodiscard]] std::span<T> data() const { return data_; }
+
+  [[nodiscard]] const std::string& error() const { return error_; }
+
+ private:
+  std::vector<T> private_;
+  std::span<T> data_;
+  std::string error_;
+};
+
+// Uneven: rank r gets base + 3 r elements, and every fourth part is empty.
+inline std::vector<std::size_t> uneven_counts(int size, std::size_t base) {
+  std::vector<std::size_t> counts;
+  for (int r = 0; r < size; ++r) {
+    counts.push_back(r % 4 == 1 ? 0 : base + 3 * static_cast<std::size_t>(r));
+  }
+  return counts;
+}
+
+inline std::size_t sum_of(std::span<const std::size_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
+
+}  // namespace muster::comm

@@ -1,0 +1,116 @@
+#include "world.h"
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <thread>
+
+namespace muster::comm {
+
+std::string to_string(Backend backend) {
+  switch (backend) {
+    case Backend::kLocal:
+      return "local";
+    case Backend::kShm:
+      return "shm";
+    case Backend::kGloo:
+      return "gloo";
+  }
+  return "unknown";
+}
+
+std::ostream& operator<<(std::ostream& out, const World& world) {
+  return out << to_string(world.backend) << "_" << world.size;
+}
+
+Rendezvous::Rendezvous() {
+  std::string name = (std::filesystem::temp_directory_path() / "muster-comm-XXXXXX").string();
+  if (::mkdtemp(name.data()) == nullptr) {
+    ADD_FAILURE() << "no temporary folder " << name;
+  }
+  folder_ = name;
+}
+
+Rendezvous::~Rendezvous() {
+  std::error_code ignored;
+  std::filesystem::remove_all(folder_, ignored);
+}
+
+ConnectOptions Rendezvous::options(int rank, int size) const {
+  ConnectOptions options;
+  options.rank = rank;
+  options.size = size;
+  options.session = folder_.filename().string();  // As unique as the folder.
+  options.gloo_store_path = folder_.string();
+  options.heap_bytes_per_rank = std::size_t{256} << 20;
+  return options;
+}
+
+Expected<std::unique_ptr<Communicator>> connect(
+    Backend backend, const ConnectOptions& options, Deadline deadline) {
+  return backend == Backend::kGloo ? connect_gloo(options, deadline)
+                                   : connect_shm(options, deadline);
+}
+
+namespace {
+
+std::vector<std::string> run_threads(int size, const RankWork& work) {
+  auto ranks = make_local_group(size);
+  std::vector<std::string> reports(ranks.size());
+  std::vector<std::thread> threads;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    threads.emplace_back([&, r] { reports[r] = work(*ranks[r]); });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  return reports;
+}
+
+}  // namespace
+
+std::vector<std::string> run_world(const World& world, const RankWork& work) {
+  if (world.backend == Backend::kLocal) {
+    return run_threads(world.size, work);
+  }
+  const Rendezvous rendezvous;
+  return test::run_ranks(world.size, [&](int rank) {
+    auto communicator = connect(world.backend, rendezvous.options(rank, world.size), soon());
+    return communicator ? work(**communicator) : communicator.status().to_string();
+  });
+}
+
+void expect_success(const World& world, const RankWork& work) {
+  const std::vector<std::string> reports = run_world(world, work);
+  ASSERT_EQ(reports.size(), static_cast<std::size_t>(world.size));
+  for (std::size_t r = 0; r < reports.size(); ++r) {
+    EXPECT_EQ(reports[r], "") << world << " rank " << r;
+  }
+}
+
+Deadline soon() {
+  return Deadline::after(std::chrono::seconds{20});
+}
+
+std::vector<World> worlds_of(int size) {
+  std::vector<World> worlds{{Backend::kLocal, size}, {Backend::kShm, size}};
+  if (gloo_is_available()) {
+    worlds.push_back({Backend::kGloo, size});
+  }
+  return worlds;
+}
+
+std::vector<World> all_worlds() {
+  std::vector<World> worlds;
+  for (int size = 1; size <= 4; ++size) {
+    for (const World& world : worlds_of(size)) {
+      worlds.push_back(world);
+    }
+  }
+  return worlds;
+}
+
+}  // namespace muster::comm

@@ -1,0 +1,67 @@
+// One group of ranks of any backend: threads for local, forked processes for shm and gloo.
+#pragma once
+
+#include "support/forked_ranks.h"
+
+#include <muster/comm/backends.h>
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace muster::comm {
+
+enum class Backend { kLocal, kShm, kGloo };
+
+[[nodiscard]] std::string to_string(Backend backend);
+
+struct World {
+  Backend backend;
+  int size;
+};
+
+std::ostream& operator<<(std::ostream& out, const World& world);
+
+// What a rank does; the text says what went wrong, "" is a success.
+using RankWork = std::function<std::string(Communicator&)>;
+
+// A folder and a session name that no other test uses; the folder goes with the object.
+class Rendezvous {
+ public:
+  Rendezvous();
+  ~Rendezvous();
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
+  Rendezvous(Rendezvous&&) = delete;
+  Rendezvous& operator=(Rendezvous&&) = delete;
+
+  [[nodiscard]] ConnectOptions options(int rank, int size) const;
+
+  [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+// Only shm and gloo, whose ranks are processes.
+[[nodiscard]] Expected<std::unique_ptr<Communicator>> connect(
+    Backend backend, const ConnectOptions& options, Deadline deadline);
+
+// Runs `work` on every rank and returns what each of them reported.
+[[nodiscard]] std::vector<std::string> run_world(const World& world, const RankWork& work);
+
+// Adds a test failure for every rank that reported one.
+void expect_success(const World& world, const RankWork& work);
+
+// Long enough for a loaded machine; no test waits for it unless something is broken.
+[[nodiscard]] Deadline soon();
+
+// local, shm and, where the build has it, gloo, each with 1 to 4 ranks.
+[[nodiscard]] std::vector<World> all_worlds();
+[[nodiscard]] std::vector<World> worlds_of(int size);
+
+}  // namespace muster::comm
