@@ -1,0 +1,59 @@
+// One rank of the demo's training job. `muster run --nproc-per-node 4 -- moe_lm --data FILE` starts
+// several; alone it is a world of one.
+#include "src/command_line.h"
+#include "src/options.h"
+#include "src/text.h"
+#include "src/trainer.h"
+
+#include <muster/agent/agent.h>
+#include <muster/comm/backends.h>
+
+#include <iostream>
+
+namespace muster::moe_lm {
+namespace {
+
+int fail(int rank, const Status& status) {
+  std::cerr << "moe_lm: rank " << rank << ": " << status.message() << std::endl;  // NOLINT
+  return 1;
+}
+
+int exit_code(agent::Ending ending) {
+  return ending == agent::Ending::kPreempted ? agent::kExitPreempted : agent::kExitDone;
+}
+
+int run(TrainOptions options) {
+  auto agent_options = agent::AgentOptions::from_environment();
+  if (!agent_options) {
+    return fail(0, agent_options.status());
+  }
+  const int rank = agent_options->identity.rank.value();
+  choose_ep_size(options, agent_options->world_size);
+  if (const Status fits = validate(options, agent_options->world_size); !fits.ok()) {
+    fail(rank, fits);
+    return agent::kExitNeverRestart;
+  }
+  const auto text = load_text(options.data);
+  if (!text) {
+    fail(rank, text.status());
+    return agent::kExitNeverRestart;
+  }
+  auto world = comm::connect_from_environment(Deadline::after(agent_options->collective_timeout));
+  if (!world) {
+    return fail(rank, world.status());
+  }
+  TrainSetup setup{
+      std::move(options), std::move(*agent_options), &*text, &std::cout, [](agent::Agent& agent) {
+        agent::install_preemption_handlers(agent);
+      }};
+  const auto result = train(**world, setup);
+  return result ? exit_code(result->ending) : fail(rank, result.status());
+}
+
+}  // namespace
+}  // namespace muster::moe_lm
+
+int main(int argc, char** argv) {
+  auto line = muster::moe_lm::parse_command_line(argc, argv);
+  return line.exit_code ? *line.exit_code : muster::moe_lm::run(std::move(line.options));
+}

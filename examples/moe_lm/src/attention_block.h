@@ -1,0 +1,46 @@
+// x += wo(attention(rope(wq n), rope(wk n), wv n)), n = norm(x): forward and backward of one block.
+#pragma once
+
+#include "src/options.h"
+
+#include <muster/kernels/attention.h>
+#include <muster/optimizer/optimizer.h>
+
+#include <span>
+#include <vector>
+
+namespace muster::moe_lm {
+
+inline constexpr double kNormEpsilon = 1e-5;
+inline constexpr double kRopeBase = 10000.0;
+
+// Not thread-safe. backward() belongs to the forward() before it.
+class AttentionBlock {
+ public:
+  AttentionBlock(const ModelShape& shape, optimizer::Optimizer& optimizer, std::int64_t layer);
+
+  // x [tokens, d_model] in place.
+  void forward(std::span<float> x);
+  // Gradient of the output in, of the input out; parameter gradients are added to.
+  void backward(std::span<float> dx);
+
+  // [heads] of the last forward.
+  [[nodiscard]] std::span<const float> max_logits() const { return max_logits_; }
+
+ private:
+  [[nodiscard]] kernels::AttentionShape attention_shape() const;
+  void resize(std::size_t values);
+
+  ModelShape shape_;
+  optimizer::Parameter* norm_;
+  optimizer::Parameter* wq_;
+  optimizer::Parameter* wk_;
+  optimizer::Parameter* wv_;
+  optimizer::Parameter* wo_;
+  std::int64_t tokens_{0};
+  std::vector<float> input_, normed_, inverse_rms_, q_, k_, v_, mixed_, lse_;
+  std::vector<float> projected_, dmixed_, dq_, dk_, dv_, dnormed_;
+  std::vector<float> max_logits_;
+};
+
+}  // namespace muster::moe_lm

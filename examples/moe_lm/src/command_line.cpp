@@ -1,0 +1,93 @@
+#include "src/command_line.h"
+
+#include <CLI/CLI.hpp>
+
+#include <string>
+
+namespace muster::moe_lm {
+namespace {
+
+void add_model_flags(CLI::App& app, ModelShape& model) {
+  app.add_option("--layers", model.layers, "transformer blocks")->capture_default_str();
+  app.add_option("--d-model", model.d_model, "width of the residual stream")->capture_default_str();
+  app.add_option("--heads", model.heads, "attention heads per block")->capture_default_str();
+  app.add_option("--experts", model.experts, "experts per block")->capture_default_str();
+  app.add_option("--top-k", model.top_k, "experts each token visits")->capture_default_str();
+  app.add_option("--ffn", model.ffn, "hidden width of an expert")->capture_default_str();
+  app.add_option("--seq", model.sequence, "bytes per sequence")->capture_default_str();
+}
+
+void add_training_flags(CLI::App& app, TrainOptions& options) {
+  app.add_option("--data", options.data, "text to train on: any file, or a folder of *.txt files")
+      ->required();
+  app.add_option("--steps", options.steps, "optimizer steps")->capture_default_str();
+  app.add_option("--seed", options.seed, "of initial weights and data order")
+      ->capture_default_str();
+  app.add_option("--batch", options.batch, "sequences per step, over all ranks")
+      ->capture_default_str();
+  app.add_option("--micro-batches", options.micro_batches, "passes per step and rank")
+      ->capture_default_str();
+  app.add_option(
+         "--ep-size", options.ep_size, "ranks that share one set of experts (0: 2 if it fits)")
+      ->capture_default_str();
+  app.add_option("--lr", options.learning_rate, "peak learning rate")->capture_default_str();
+  app.add_option("--warmup", options.warmup, "steps of linear warmup")->capture_default_str();
+  app.add_option("--clip-norm", options.clip_norm, "global gradient norm limit, 0: off")
+      ->capture_default_str();
+  app.add_option("--qk-clip-tau", options.qk_clip_tau, "attention logit limit, 0: off")
+      ->capture_default_str();
+}
+
+struct FaultTexts {
+  std::string nan;
+  std::string kill;
+};
+
+const CLI::Validator kFaultFormat{
+    [](std::string& text) {
+      return parse_fault_point(text) ? std::string{}
+                                     : "'" + text + "' is not RANK:STEP, for example 2:40";
+    },
+    "RANK:STEP"};
+
+void add_run_flags(CLI::App& app, TrainOptions& options, FaultTexts& faults) {
+  app.add_option("--checkpoint-interval", options.checkpoint_interval, "steps, 0: only on command")
+      ->capture_default_str();
+  app.add_option("--print-every", options.print_every, "steps between progress lines, 0: never")
+      ->capture_default_str();
+  app.add_option("--log-loss", options.log_loss, "write step,loss lines to this file (rank 0)");
+  app.add_option("--dump-params", options.dump_params, "write the final parameters to FILE.rank-R");
+  app.add_option("--inject-nan", faults.nan, "make a gradient NaN there, in the first launch only")
+      ->check(kFaultFormat);
+  app.add_option("--inject-kill", faults.kill, "kill -9 that rank there, in the first launch only")
+      ->check(kFaultFormat);
+  app.add_option(
+      "--leave-out-batch",
+      options.leave_out_batch,
+      "train as if this batch did not exist: one step fewer, same schedule");
+}
+
+}  // namespace
+
+CommandLine parse_command_line(int argc, const char* const* argv) {
+  CommandLine line;
+  FaultTexts faults;
+  CLI::App app{
+      "Trains a mixture-of-experts byte-level language model under muster. Start one process per "
+      "rank with `muster run`; alone it is a world of one.",
+      "moe_lm"};
+  add_model_flags(app, line.options.model);
+  add_training_flags(app, line.options);
+  add_run_flags(app, line.options, faults);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    line.exit_code = app.exit(error);
+    return line;
+  }
+  line.options.inject_nan = parse_fault_point(faults.nan);
+  line.options.inject_kill = parse_fault_point(faults.kill);
+  return line;
+}
+
+}  // namespace muster::moe_lm

@@ -1,0 +1,98 @@
+#include "src/model.h"
+
+#include "src/parameters.h"
+
+#include <muster/kernels/gemm.h>
+#include <muster/kernels/layers.h>
+
+namespace muster::moe_lm {
+
+Model::Model(const ModelShape& shape, optimizer::Optimizer& optimizer, ExpertGroup group)
+    : shape_(shape),
+      embedding_(optimizer.find("embedding")),
+      norm_(optimizer.find("norm")),
+      head_(optimizer.find("head")) {
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    attention_.emplace_back(shape, optimizer, layer);
+    moe_.emplace_back(shape, optimizer, layer, group);
+  }
+}
+
+agent::ModelInfo Model::info(const ModelShape& shape) {
+  agent::ModelInfo info;
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    info.attention.push_back(
+        {static_cast<int>(layer),
+         static_cast<int>(shape.heads),
+         static_cast<int>(shape.head_dim()),
+         layer_name(layer, "attention.wq"),
+         layer_name(layer, "attention.wk")});
+    info.experts_per_layer.push_back(static_cast<int>(shape.experts));
+  }
+  return info;
+}
+
+Expected<double> Model::forward(const Batch& batch, agent::Agent& agent) {
+  const auto tokens = static_cast<std::int64_t>(batch.tokens.size());
+  const std::int64_t d = shape_.d_model;
+  const auto values = static_cast<std::size_t>(tokens * d);
+  for (auto* buffer : {&stream_, &normed_, &dnormed_, &dstream_}) {
+    buffer->resize(values);
+  }
+  inverse_rms_.resize(batch.tokens.size());
+  logits_.resize(static_cast<std::size_t>(tokens * ModelShape::kVocab));
+  kernels::embedding_forward(
+      batch.tokens.data(), embedding_->value.data(), stream_.data(), tokens, d);
+  for (std::size_t layer = 0; layer < attention_.size(); ++layer) {
+    attention_[layer].forward(stream_);
+    agent.record_max_logits(layer, attention_[layer].max_logits());
+    MUSTER_RETURN_IF_ERROR(moe_[layer].forward(stream_, agent));
+    agent.record_expert_counts(layer, moe_[layer].expert_counts());
+  }
+  kernels::rms_norm_forward(
+      stream_.data(),
+      norm_->value.data(),
+      normed_.data(),
+      inverse_rms_.data(),
+      tokens,
+      d,
+      kNormEpsilon);
+  kernels::linear_forward(
+      normed_.data(), head_->value.data(), logits_.data(), tokens, d, ModelShape::kVocab);
+  // The logits become their own gradient.
+  return kernels::cross_entropy(
+      logits_.data(), batch.targets.data(), logits_.data(), tokens, ModelShape::kVocab);
+}
+
+Status Model::backward(const Batch& batch, agent::Agent& agent) {
+  const auto tokens = static_cast<std::int64_t>(batch.tokens.size());
+  const std::int64_t d = shape_.d_model;
+  kernels::linear_backward(
+      normed_.data(),
+      head_->value.data(),
+      logits_.data(),
+      dnormed_.data(),
+      false,
+      head_->gradient.data(),
+      tokens,
+      d,
+      ModelShape::kVocab);
+  kernels::rms_norm_backward(
+      stream_.data(),
+      norm_->value.data(),
+      inverse_rms_.data(),
+      dnormed_.data(),
+      dstream_.data(),
+      norm_->gradient.data(),
+      tokens,
+      d);
+  for (std::size_t layer = attention_.size(); layer-- > 0;) {
+    MUSTER_RETURN_IF_ERROR(moe_[layer].backward(dstream_, agent));
+    attention_[layer].backward(dstream_);
+  }
+  kernels::embedding_backward(
+      batch.tokens.data(), dstream_.data(), embedding_->gradient.data(), tokens, d);
+  return {};
+}
+
+}  // namespace muster::moe_lm

@@ -1,0 +1,41 @@
+// The whole language model: embedding, blocks, final norm, head, cross-entropy.
+#pragma once
+
+#include "src/attention_block.h"
+#include "src/moe_block.h"
+#include "src/text.h"
+
+#include <muster/agent/agent.h>
+
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace muster::moe_lm {
+
+// Not thread-safe; holds views into the optimizer, which must outlive it. Collective over the
+// expert group, whose ranks pass batches of their own.
+class Model {
+ public:
+  Model(const ModelShape& shape, optimizer::Optimizer& optimizer, ExpertGroup group);
+
+  // Sum of the batch's token losses in nats. Tells the agent max logits and expert counts.
+  [[nodiscard]] Expected<double> forward(const Batch& batch, agent::Agent& agent);
+  // Adds the gradients of that sum into the optimizer's gradient buffers.
+  [[nodiscard]] Status backward(const Batch& batch, agent::Agent& agent);
+
+  [[nodiscard]] std::vector<MoeBlock>& moe_blocks() { return moe_; }
+
+  [[nodiscard]] static agent::ModelInfo info(const ModelShape& shape);
+
+ private:
+  ModelShape shape_;
+  optimizer::Parameter* embedding_;
+  optimizer::Parameter* norm_;
+  optimizer::Parameter* head_;
+  std::vector<AttentionBlock> attention_;
+  std::vector<MoeBlock> moe_;
+  std::vector<float> stream_, normed_, inverse_rms_, logits_, dnormed_, dstream_;
+};
+
+}  // namespace muster::moe_lm

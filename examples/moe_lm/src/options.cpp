@@ -1,0 +1,111 @@
+#include "src/options.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+namespace muster::moe_lm {
+namespace {
+
+Status require(bool holds, std::string sentence) {
+  return holds ? Status{} : invalid_argument(std::move(sentence));
+}
+
+Status validate_positive(const TrainOptions& options) {
+  const ModelShape& model = options.model;
+  const std::array<std::pair<const char*, std::int64_t>, 10> sizes{
+      {{"--layers", model.layers},
+       {"--d-model", model.d_model},
+       {"--heads", model.heads},
+       {"--experts", model.experts},
+       {"--top-k", model.top_k},
+       {"--ffn", model.ffn},
+       {"--seq", model.sequence},
+       {"--steps", options.steps},
+       {"--batch", options.batch},
+       {"--micro-batches", options.micro_batches}}};
+  for (const auto& [flag, value] : sizes) {
+    MUSTER_RETURN_IF_ERROR(require(
+        value >= 1, std::string{flag} + " is " + std::to_string(value) + "; use 1 or more"));
+  }
+  return {};
+}
+
+std::string divides(const char* flag, std::int64_t value, const char* what, std::int64_t by) {
+  return std::string{flag} + " " + std::to_string(value) + " cannot be divided by " + what + " " +
+         std::to_string(by);
+}
+
+Status validate_world(const TrainOptions& options, int world_size) {
+  const std::int64_t batch = options.batch;
+  MUSTER_RETURN_IF_ERROR(require(
+      batch % world_size == 0,
+      divides("--batch", batch, "the world size", world_size) +
+          "; every rank takes an equal part"));
+  const std::int64_t local = batch / world_size;
+  MUSTER_RETURN_IF_ERROR(require(
+      local % options.micro_batches == 0,
+      "the " + std::to_string(local) +
+          " sequences of a rank cannot be divided by --micro-batches " +
+          std::to_string(options.micro_batches)));
+  MUSTER_RETURN_IF_ERROR(require(
+      options.ep_size >= 1 && world_size % options.ep_size == 0,
+      "world size " + std::to_string(world_size) +
+          " does not fit the model: it cannot be divided by " + "--ep-size " +
+          std::to_string(options.ep_size)));
+  return require(
+      options.model.experts % options.ep_size == 0,
+      divides("--experts", options.model.experts, "--ep-size", options.ep_size) +
+          "; every rank of an expert group holds an equal part");
+}
+
+Status validate_fault(const char* flag, const std::optional<FaultPoint>& fault, int world_size) {
+  return require(
+      !fault || fault->rank < world_size,
+      std::string{flag} + " names rank " + std::to_string(fault ? fault->rank : 0) +
+          ", but the world has " + std::to_string(world_size) + " ranks, counted from 0");
+}
+
+}  // namespace
+
+void choose_ep_size(TrainOptions& options, int world_size) {
+  if (options.ep_size == 0) {
+    const bool two_fit = world_size % 2 == 0 && options.model.experts % 2 == 0;
+    options.ep_size = two_fit ? 2 : 1;
+  }
+}
+
+Status validate(const TrainOptions& options, int world_size) {
+  MUSTER_RETURN_IF_ERROR(validate_positive(options));
+  const ModelShape& model = options.model;
+  MUSTER_RETURN_IF_ERROR(require(
+      model.d_model % model.heads == 0 && model.head_dim() % 2 == 0,
+      divides("--d-model", model.d_model, "--heads", model.heads) +
+          " into heads of an even size, which rotary positions need"));
+  MUSTER_RETURN_IF_ERROR(require(
+      model.top_k <= model.experts,
+      "--top-k " + std::to_string(model.top_k) + " is more than --experts " +
+          std::to_string(model.experts)));
+  MUSTER_RETURN_IF_ERROR(require(
+      std::isfinite(options.learning_rate) && options.learning_rate > 0, "--lr must be above 0"));
+  MUSTER_RETURN_IF_ERROR(validate_world(options, world_size));
+  MUSTER_RETURN_IF_ERROR(validate_fault("--inject-nan", options.inject_nan, world_size));
+  return validate_fault("--inject-kill", options.inject_kill, world_size);
+}
+
+std::optional<FaultPoint> parse_fault_point(const std::string& text) {
+  FaultPoint fault;
+  const char* end = text.data() + text.size();
+  const auto rank = std::from_chars(text.data(), end, fault.rank);
+  if (rank.ec != std::errc{} || rank.ptr == end || *rank.ptr != ':' || fault.rank < 0) {
+    return std::nullopt;
+  }
+  const auto step = std::from_chars(rank.ptr + 1, end, fault.step);
+  if (step.ec != std::errc{} || step.ptr != end || fault.step < 0) {
+    return std::nullopt;
+  }
+  return fault;
+}
+
+}  // namespace muster::moe_lm

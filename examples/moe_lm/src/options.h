@@ -1,0 +1,64 @@
+// What the command line of moe_lm can say, and whether it fits the world it runs in.
+#pragma once
+
+#include <muster/common/status.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace muster::moe_lm {
+
+// Sizes of the model. Byte vocabulary; head dimension = d_model / heads.
+struct ModelShape {
+  static constexpr std::int64_t kVocab = 256;
+  std::int64_t layers{4};
+  std::int64_t d_model{128};
+  std::int64_t heads{4};
+  std::int64_t experts{8};
+  std::int64_t top_k{2};
+  std::int64_t ffn{128};
+  std::int64_t sequence{128};
+
+  [[nodiscard]] std::int64_t head_dim() const { return d_model / heads; }
+};
+
+// "RANK:STEP" of an injected fault.
+struct FaultPoint {
+  int rank{0};
+  std::int64_t step{0};
+};
+
+struct TrainOptions {
+  ModelShape model;
+  std::filesystem::path data;
+  std::int64_t steps{300};
+  std::uint64_t seed{1};
+  std::int64_t batch{16};         // sequences per step, over all ranks
+  std::int64_t micro_batches{1};  // forward-backward passes per step and rank
+  int ep_size{0};                 // ranks that share one set of experts; 0: 2 if that fits, else 1
+  double learning_rate{4e-3};
+  std::int64_t warmup{20};
+  double clip_norm{1.0};
+  double qk_clip_tau{0};
+  double bias_rate{1e-3};  // step of the router bias that balances expert load
+  std::int64_t checkpoint_interval{0};
+  std::optional<FaultPoint> inject_nan;
+  std::optional<FaultPoint> inject_kill;
+  std::optional<std::int64_t> leave_out_batch;
+  std::filesystem::path dump_params;
+  std::filesystem::path log_loss;
+  std::int64_t print_every{10};
+};
+
+// Fills ep_size 0 with the default for `world_size`.
+void choose_ep_size(TrainOptions& options, int world_size);
+
+// kInvalidArgument naming the flag that does not fit the model, the world or the other flags.
+[[nodiscard]] Status validate(const TrainOptions& options, int world_size);
+
+// "2:40" -> {2, 40}; nothing when it is not two numbers of 0 or more.
+[[nodiscard]] std::optional<FaultPoint> parse_fault_point(const std::string& text);
+
+}  // namespace muster::moe_lm

@@ -1,0 +1,22 @@
+#include "src/parameter_dump.h"
+
+#include <cerrno>
+#include <fstream>
+
+namespace muster::moe_lm {
+
+Status dump_parameters(
+    const std::filesystem::path& path, int rank, optimizer::Optimizer& optimizer) {
+  const std::string name = path.string() + ".rank-" + std::to_string(rank);
+  std::ofstream file{name, std::ios::binary | std::ios::trunc};
+  for (const optimizer::Parameter& parameter : optimizer.parameters()) {
+    file << parameter.spec.name << '\n';
+    file.write(
+        reinterpret_cast<const char*>(parameter.value.data()),  // NOLINT
+        static_cast<std::streamsize>(parameter.value.size_bytes()));
+  }
+  file.close();
+  return file ? Status{} : io_error("cannot write '" + name + "'", errno);
+}
+
+}  // namespace muster::moe_lm

@@ -1,0 +1,273 @@
+#include "src/trainer.h"
+
+#include "src/model.h"
+#include "src/parameter_dump.h"
+#include "src/parameters.h"
+#include "src/text.h"
+
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <fstream>
+#include <iomanip>
+#include <limits>
+#include <memory>
+#include <ostream>
+
+namespace muster::moe_lm {
+namespace {
+
+using agent::Phase;
+constexpr const char* kCursor = "data_cursor";
+
+// Everything of the run that lives as long as it, in the order of dependence.
+class Trainer {
+ public:
+  Trainer(comm::Communicator& world, const TrainSetup& setup)
+      : world_(world), setup_(setup), options_(setup.options) {}
+
+  Status start();
+  Expected<TrainResult> run();
+
+ private:
+  Status create_optimizer();
+  Status join_agent();
+  Status take_up();
+  Status open_loss_log();
+  Expected<double> forward_backward(std::int64_t batch_index);
+  Expected<agent::Verdict> step();
+  void skip_left_out_batch();
+  void inject_kill() const;
+  void inject_nan();
+  void balance_experts(const agent::ReducedLanes& lanes);
+  void report(const agent::Verdict& verdict, std::int64_t step);
+  Status finish(agent::Ending ending);
+
+  [[nodiscard]] bool hits(const std::optional<FaultPoint>& fault) const;
+  [[nodiscard]] std::int64_t tokens_per_rank() const;
+
+  comm::Communicator& world_;
+  const TrainSetup& setup_;
+  const TrainOptions& options_;
+  std::unique_ptr<comm::Communicator> expert_group_;
+  std::unique_ptr<comm::Communicator> expert_peers_;
+  std::unique_ptr<optimizer::Optimizer> optimizer_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<agent::Agent> agent_;
+  agent::TrainerState state_;
+  BatchSource source_;
+  std::int64_t cursor_{0};
+  std::ofstream loss_log_;
+  TrainResult result_;
+};
+
+Status Trainer::create_optimizer() {
+  const auto deadline = Deadline::after(setup_.agent.collective_timeout);
+  const int rank = world_.rank();
+  const int ep_size = options_.ep_size;
+  // Neighbours share a set of experts; ranks at the same place of their groups hold the same ones.
+  MUSTER_ASSIGN_OR_RETURN(expert_group_, world_.split(rank / ep_size, rank, deadline));
+  MUSTER_ASSIGN_OR_RETURN(expert_peers_, world_.split(rank % ep_size, rank, deadline));
+  MUSTER_ASSIGN_OR_RETURN(
+      optimizer_,
+      optimizer::Optimizer::create(
+          parameter_specs(options_.model, ep_size),
+          optimizer_options(options_),
+          world_,
+          expert_peers_.get(),
+          deadline));
+  set_initial_values(*optimizer_, options_.model, options_.seed, expert_group_->rank());
+  model_ = std::make_unique<Model>(
+      options_.model,
+      *optimizer_,
+      ExpertGroup{expert_group_.get(), setup_.agent.collective_timeout});
+  return {};
+}
+
+Status Trainer::join_agent() {
+  agent::AgentOptions agent_options = setup_.agent;
+  agent_options.checkpoint_interval = options_.checkpoint_interval;
+  agent_options.qk_clip_threshold = options_.qk_clip_tau;
+  agent_options.total_steps = options_.steps;
+  const bool leaves_one_out =
+      options_.leave_out_batch && *options_.leave_out_batch < options_.steps;
+  if (leaves_one_out) {
+    agent_options.total_steps -= 1;
+  }
+  MUSTER_ASSIGN_OR_RETURN(
+      agent_,
+      agent::Agent::join(
+          std::move(agent_options), world_, *optimizer_, Model::info(options_.model)));
+  return {};
+}
+
+Status Trainer::take_up() {
+  state_.values[kCursor] = "0";
+  state_.on_verdict = [this](const agent::Verdict& verdict, const agent::ReducedLanes& lanes) {
+    if (!verdict.skip) {
+      balance_experts(lanes);
+    }
+  };
+  for (std::size_t layer = 0; layer < model_->moe_blocks().size(); ++layer) {
+    state_.tensors.push_back(
+        {layer_name(static_cast<std::int64_t>(layer), "moe.bias"),
+         model_->moe_blocks()[layer].bias()});
+  }
+  MUSTER_RETURN_IF_ERROR(agent_->restore(state_));
+  const std::string& text = state_.values[kCursor];
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), cursor_);
+  if (parsed.ec != std::errc{} || parsed.ptr != text.data() + text.size()) {
+    return data_loss("the checkpoint's data cursor '" + text + "' is not a number");
+  }
+  source_ = {setup_.text, options_.seed, options_.batch, options_.model.sequence};
+  result_.first_step = agent_->step();
+  return {};
+}
+
+Status Trainer::open_loss_log() {
+  if (options_.log_loss.empty() || world_.rank() != 0) {
+    return {};
+  }
+  // A resumed process goes on in the file of the one before it.
+  loss_log_.open(options_.log_loss, result_.first_step == 0 ? std::ios::trunc : std::ios::app);
+  if (!loss_log_) {
+    return io_error("cannot write '" + options_.log_loss.string() + "'", errno);
+  }
+  loss_log_ << std::setprecision(17);
+  return {};
+}
+
+Status Trainer::start() {
+  if (setup_.text->size() <= static_cast<std::size_t>(options_.model.sequence)) {
+    return invalid_argument(
+        "the text has " + std::to_string(setup_.text->size()) + " bytes; --seq " +
+        std::to_string(options_.model.sequence) + " needs at least one more than that");
+  }
+  MUSTER_RETURN_IF_ERROR(create_optimizer());
+  MUSTER_RETURN_IF_ERROR(join_agent());
+  MUSTER_RETURN_IF_ERROR(take_up());
+  MUSTER_RETURN_IF_ERROR(open_loss_log());
+  if (setup_.on_joined) {
+    setup_.on_joined(*agent_);
+  }
+  return {};
+}
+
+bool Trainer::hits(const std::optional<FaultPoint>& fault) const {
+  return fault && setup_.agent.identity.generation.value() <= 1 && fault->rank == world_.rank() &&
+         fault->step == agent_->step();
+}
+
+void Trainer::inject_kill() const {
+  if (hits(options_.inject_kill)) {
+    std::raise(SIGKILL);
+  }
+}
+
+void Trainer::inject_nan() {
+  if (hits(options_.inject_nan)) {
+    optimizer_->parameters()[0].gradient[0] = std::numeric_limits<float>::quiet_NaN();
+  }
+}
+
+void Trainer::skip_left_out_batch() {
+  if (options_.leave_out_batch && cursor_ == *options_.leave_out_batch) {
+    ++cursor_;
+  }
+}
+
+std::int64_t Trainer::tokens_per_rank() const {
+  return options_.batch / world_.size() * options_.model.sequence;
+}
+
+Expected<double> Trainer::forward_backward(std::int64_t batch_index) {
+  const std::int64_t per_rank = options_.batch / world_.size();
+  const std::int64_t per_pass = per_rank / options_.micro_batches;
+  double loss_sum = 0;
+  for (std::int64_t pass = 0; pass < options_.micro_batches; ++pass) {
+    Batch batch;
+    {
+      const auto timer = agent_->time(Phase::kData);
+      batch = source_.sequences(batch_index, world_.rank() * per_rank + pass * per_pass, per_pass);
+    }
+    {
+      const auto timer = agent_->time(Phase::kForward);
+      MUSTER_ASSIGN_OR_RETURN(const double loss, model_->forward(batch, *agent_));
+      loss_sum += loss;
+    }
+    const auto timer = agent_->time(Phase::kBackward);
+    MUSTER_RETURN_IF_ERROR(model_->backward(batch, *agent_));
+  }
+  return loss_sum;
+}
+
+void Trainer::balance_experts(const agent::ReducedLanes& lanes) {
+  const auto& counts = lanes.expert_counts;
+  for (std::size_t layer = 0; layer < counts.size(); ++layer) {
+    model_->moe_blocks()[layer].balance(counts[layer], options_.bias_rate);
+  }
+}
+
+Expected<agent::Verdict> Trainer::step() {
+  agent_->begin_step();
+  skip_left_out_batch();
+  MUSTER_ASSIGN_OR_RETURN(const double loss_sum, forward_backward(cursor_));
+  inject_kill();
+  inject_nan();
+  ++cursor_;
+  state_.values[kCursor] = std::to_string(cursor_);
+  return agent_->end_step(loss_sum, tokens_per_rank(), state_);
+}
+
+void Trainer::report(const agent::Verdict& verdict, std::int64_t step) {
+  result_.losses.push_back(verdict.loss);
+  result_.skipped.push_back(verdict.skip);
+  if (world_.rank() != 0) {
+    return;
+  }
+  if (loss_log_.is_open()) {
+    loss_log_ << step << ',' << verdict.loss << std::endl;  // NOLINT: a killed run keeps its lines
+  }
+  const bool due = options_.print_every > 0 && step % options_.print_every == 0;
+  if (setup_.out != nullptr &&
+      (due || verdict.skip || verdict.ending != agent::Ending::kContinue)) {
+    *setup_.out << "step " << step << " loss " << std::fixed << std::setprecision(4) << verdict.loss
+                << " grad_norm " << verdict.gradient_norm;
+    if (!verdict.reason.empty()) {
+      *setup_.out << " (" << verdict.reason << ")";
+    }
+    *setup_.out << std::endl;  // NOLINT: someone is watching
+  }
+}
+
+Status Trainer::finish(agent::Ending ending) {
+  if (ending == agent::Ending::kAbort) {
+    return aborted("ranks of several generations met: another launch of this run has taken over");
+  }
+  MUSTER_RETURN_IF_ERROR(agent_->finish());
+  if (options_.dump_params.empty() || ending == agent::Ending::kPreempted) {
+    return {};
+  }
+  return dump_parameters(options_.dump_params, world_.rank(), *optimizer_);
+}
+
+Expected<TrainResult> Trainer::run() {
+  while (result_.ending == agent::Ending::kContinue) {
+    const std::int64_t index = agent_->step();
+    MUSTER_ASSIGN_OR_RETURN(const agent::Verdict verdict, step());
+    report(verdict, index);
+    result_.ending = verdict.ending;
+  }
+  MUSTER_RETURN_IF_ERROR(finish(result_.ending));
+  return std::move(result_);
+}
+
+}  // namespace
+
+Expected<TrainResult> train(comm::Communicator& world, const TrainSetup& setup) {
+  Trainer trainer{world, setup};
+  MUSTER_RETURN_IF_ERROR(trainer.start());
+  return trainer.run();
+}
+
+}  // namespace muster::moe_lm
