@@ -1,8 +1,8 @@
 // Matrix products through the BLAS library, row-major, fp32 and fp64.
 //
 // All kernels of this module are templates on the element type, instantiated for float and double
-// (double is what the gradient tests run). Unless said otherwise: row-major, contiguous, no aliasing
-// between inputs and outputs, single-threaded, never throwing, sizes may be 0.
+// (double is what the gradient tests run). Unless said otherwise: row-major, contiguous, no
+// aliasing between inputs and outputs, single-threaded, never throwing, sizes may be 0.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,18 @@ enum class Transpose : bool { kNo = false, kYes = true };
 // `lda` etc. are row strides of the matrices as stored. beta = 0 overwrites C even where it is NaN.
 template <typename T>
 void gemm(
-    Transpose transpose_a, Transpose transpose_b, std::int64_t m, std::int64_t n, std::int64_t k,
-    T alpha, const T* a, std::int64_t lda, const T* b, std::int64_t ldb, T beta, T* c,
+    Transpose transpose_a,
+    Transpose transpose_b,
+    std::int64_t m,
+    std::int64_t n,
+    std::int64_t k,
+    T alpha,
+    const T* a,
+    std::int64_t lda,
+    const T* b,
+    std::int64_t ldb,
+    T beta,
+    T* c,
     std::int64_t ldc);
 
 // y[tokens, out] = x[tokens, in] * weight[out, in]^T
@@ -28,7 +38,14 @@ void linear_forward(
 // dweight[out, in] += dy^T * x.
 template <typename T>
 void linear_backward(
-    const T* x, const T* weight, const T* dy, T* dx, bool accumulate_dx, T* dweight,
-    std::int64_t tokens, std::int64_t in, std::int64_t out);
+    const T* x,
+    const T* weight,
+    const T* dy,
+    T* dx,
+    bool accumulate_dx,
+    T* dweight,
+    std::int64_t tokens,
+    std::int64_t in,
+    std::int64_t out);
 
 }  // namespace muster::kernels

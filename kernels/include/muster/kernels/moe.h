@@ -10,22 +10,29 @@
 
 namespace muster::kernels {
 
-// Softmax router. scores = softmax(logits[t, experts]); the top_k experts by scores + bias are taken
-// (ties: lower expert id), the gates are the *unbiased* scores of the chosen, renormalised to sum 1.
-// `bias` [experts] may be null (aux-loss-free balancing, arXiv 2408.15664).
+// Softmax router. scores = softmax(logits[t, experts]); the top_k experts by scores + bias are
+// taken (ties: lower expert id), the gates are the *unbiased* scores of the chosen, renormalised to
+// sum 1. `bias` [experts] may be null (aux-loss-free balancing, arXiv 2408.15664). NaN logits give
+// NaN gates, and still distinct experts in range. top_k <= experts.
 struct Routing {
   std::int64_t tokens{0};
   std::int64_t experts{0};
   std::int64_t top_k{0};
-  std::vector<std::int32_t> expert;   // [tokens, top_k]
-  std::vector<std::int64_t> counts;   // [experts] rows routed by this rank
+  std::vector<std::int32_t> expert;  // [tokens, top_k]
+  std::vector<std::int64_t> counts;  // [experts] rows routed by this rank
 };
 
 // gates and scores: [tokens, top_k] and [tokens, experts], caller's memory.
 template <typename T>
 void router_forward(
-    const T* logits, const T* bias, std::int64_t tokens, std::int64_t experts, std::int64_t top_k,
-    T* scores, T* gates, Routing& routing);
+    const T* logits,
+    const T* bias,
+    std::int64_t tokens,
+    std::int64_t experts,
+    std::int64_t top_k,
+    T* scores,
+    T* gates,
+    Routing& routing);
 
 // dlogits overwritten, from dgates[tokens, top_k]. The choice itself has no gradient.
 template <typename T>
@@ -35,15 +42,16 @@ void router_backward(
 // Where every (token, choice) row goes and comes from; made once per forward, used by backward.
 // Experts are placed in contiguous equal ranges: expert e lives on rank e / (experts / ranks).
 struct DispatchPlan {
-  std::vector<std::int64_t> send_rows;          // [rows sent] source (token * top_k + choice), by expert
-  std::vector<std::size_t> send_counts;         // [ranks] rows
-  std::vector<std::size_t> receive_counts;      // [ranks] rows
-  std::vector<std::int64_t> receive_order;      // [rows received] position in expert-grouped order
-  std::vector<std::int64_t> expert_offsets;     // [local experts + 1] rows, in expert-grouped order
+  std::vector<std::int64_t> send_rows;   // [rows sent] source (token * top_k + choice), by expert
+  std::vector<std::size_t> send_counts;  // [ranks] rows
+  std::vector<std::size_t> receive_counts;   // [ranks] rows
+  std::vector<std::int64_t> receive_order;   // [rows received] position in expert-grouped order
+  std::vector<std::int64_t> expert_offsets;  // [local experts + 1] rows, in expert-grouped order
   std::int64_t rows_received{0};
 };
 
-// Collective over `ep`. Exchanges counts.
+// Collective over `ep`. Exchanges counts. kInvalidArgument where the experts do not divide by the
+// ranks or the routing contradicts itself; else what the communicator says.
 [[nodiscard]] Status make_dispatch_plan(
     const Routing& routing, comm::Communicator& ep, Deadline deadline, DispatchPlan& plan);
 
@@ -51,28 +59,52 @@ struct DispatchPlan {
 // (source rank, token, choice). Collective.
 template <typename T>
 [[nodiscard]] Status dispatch(
-    const Routing& routing, const DispatchPlan& plan, const T* x, std::int64_t dim,
-    std::vector<T>& rows, comm::Communicator& ep, Deadline deadline);
+    const Routing& routing,
+    const DispatchPlan& plan,
+    const T* x,
+    std::int64_t dim,
+    std::vector<T>& rows,
+    comm::Communicator& ep,
+    Deadline deadline);
 
 // Brings expert outputs home and mixes them: y[t] = sum_c gates[t, c] * row. returned[tokens*top_k,
 // dim] keeps the rows for backward. y overwritten. Collective.
 template <typename T>
 [[nodiscard]] Status combine(
-    const Routing& routing, const DispatchPlan& plan, const std::vector<T>& rows, const T* gates,
-    std::int64_t dim, std::vector<T>& returned, T* y, comm::Communicator& ep, Deadline deadline);
+    const Routing& routing,
+    const DispatchPlan& plan,
+    const std::vector<T>& rows,
+    const T* gates,
+    std::int64_t dim,
+    std::vector<T>& returned,
+    T* y,
+    comm::Communicator& ep,
+    Deadline deadline);
 
 // Backward of combine: dgates[t, c] = dy[t] . returned; drows = rows of gates * dy sent to the
 // experts. Collective.
 template <typename T>
 [[nodiscard]] Status combine_backward(
-    const Routing& routing, const DispatchPlan& plan, const T* dy, const T* gates,
-    const std::vector<T>& returned, std::int64_t dim, T* dgates, std::vector<T>& drows,
-    comm::Communicator& ep, Deadline deadline);
+    const Routing& routing,
+    const DispatchPlan& plan,
+    const T* dy,
+    const T* gates,
+    const std::vector<T>& returned,
+    std::int64_t dim,
+    T* dgates,
+    std::vector<T>& drows,
+    comm::Communicator& ep,
+    Deadline deadline);
 
 // Backward of dispatch: dx[t] += sum over its choices of the returned row gradients. Collective.
 template <typename T>
 [[nodiscard]] Status dispatch_backward(
-    const Routing& routing, const DispatchPlan& plan, const std::vector<T>& drows,
-    std::int64_t dim, T* dx, comm::Communicator& ep, Deadline deadline);
+    const Routing& routing,
+    const DispatchPlan& plan,
+    const std::vector<T>& drows,
+    std::int64_t dim,
+    T* dx,
+    comm::Communicator& ep,
+    Deadline deadline);
 
 }  // namespace muster::kernels

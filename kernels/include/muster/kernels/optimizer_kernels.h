@@ -12,9 +12,9 @@ namespace muster::kernels {
 // One pass over a tensor.
 struct TensorStatistics {
   std::int64_t count{0};
-  double sum{0};               // of finite values
-  double squared_sum{0};       // of finite values
-  double abs_max{0};           // of finite values
+  double sum{0};          // of finite values
+  double squared_sum{0};  // of finite values
+  double abs_max{0};      // of finite values
   std::int64_t zero_count{0};
   std::int64_t nonfinite_count{0};
 
@@ -27,9 +27,10 @@ struct TensorStatistics {
 
 // Only the two numbers that every step needs; memory-bound.
 struct NormAndNonfinite {
-  double squared_sum{0};           // of finite values
+  double squared_sum{0};  // of finite values
   std::int64_t nonfinite_count{0};
 };
+
 [[nodiscard]] NormAndNonfinite norm_and_nonfinite(std::span<const float> values);
 
 struct AdamWStep {
@@ -57,17 +58,26 @@ struct UpdateStatistics {
 
 // p <- p(1 - lr*wd); m <- b1 m + (1-b1) g; v <- b2 v + (1-b2) g^2;
 // p <- p - lr * (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps). All spans of equal length, 4 loads and
-// 3 stores per element in one pass.
+// 3 stores per element in one pass. The result for an element does not depend on its place in the
+// span, so shards can be cut anywhere. A zero denominator (eps 0 and no gradient yet) moves
+// nothing.
 [[nodiscard]] UpdateStatistics adamw_update(
-    std::span<float> parameter, std::span<const float> gradient, std::span<float> m,
-    std::span<float> v, const AdamWStep& step);
+    std::span<float> parameter,
+    std::span<const float> gradient,
+    std::span<float> m,
+    std::span<float> v,
+    const AdamWStep& step);
 
 // X <- aX + bAX + cA^2X with A = XX^T, coefficients[i] = {a, b, c} of step i. x[rows, cols] is
-// normalised by its Frobenius norm in fp32 first (a zero matrix stays zero) and worked on with the
-// short side first. Overwrites x. `workspace` grows as needed and can be reused.
+// normalised by its Frobenius norm (summed in double) in fp32 first and worked on with the short
+// side first. A zero matrix stays zero, a non-finite element makes every element NaN. Overwrites x.
+// `workspace` grows as needed and can be reused.
 void newton_schulz(
-    std::span<float> x, std::int64_t rows, std::int64_t cols,
-    std::span<const std::array<double, 3>> coefficients, std::vector<float>& workspace);
+    std::span<float> x,
+    std::int64_t rows,
+    std::int64_t cols,
+    std::span<const std::array<double, 3>> coefficients,
+    std::vector<float>& workspace);
 
 // Multiply-adds * 2 of newton_schulz: what the layout packs by.
 [[nodiscard]] double newton_schulz_flops(std::int64_t rows, std::int64_t cols, int steps);
