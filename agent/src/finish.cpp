@@ -10,7 +10,8 @@ namespace muster::agent {
 // All ranks learn whether every rank succeeded, so that none waits for one that gave up.
 Status Runtime::agree_on(const Status& mine, const std::string& what) {
   std::array<double, 1> failed{mine.ok() ? 0.0 : 1.0};
-  const Status told = parts_.world.all_reduce(std::span<double>{failed}, comm::ReduceOp::kMax, deadline());
+  const Status told =
+      parts_.world.all_reduce(std::span<double>{failed}, comm::ReduceOp::kMax, deadline());
   if (!mine.ok()) {
     return mine.context(what);
   }
@@ -27,7 +28,8 @@ Status Runtime::restore(TrainerState& trainer) {
   const auto step = static_cast<double>(state_.step);
   std::array<double, 2> range{step, -step};
   MUSTER_RETURN_IF_ERROR(
-      parts_.world.all_reduce(std::span<double>{range}, comm::ReduceOp::kMax, deadline()).context(what));
+      parts_.world.all_reduce(std::span<double>{range}, comm::ReduceOp::kMax, deadline())
+          .context(what));
   if (range[0] != -range[1]) {
     return failed_precondition(what + ": ranks were given checkpoints of different steps");
   }
@@ -95,8 +97,9 @@ Expected<bool> Runtime::settle_once(bool expired) {
       -static_cast<double>(local_.prepared_checkpoint),
       static_cast<double>(local_.failed_checkpoint),
       expired ? 1.0 : 0.0};
-  MUSTER_RETURN_IF_ERROR(parts_.world.all_reduce(std::span<double>{lanes}, comm::ReduceOp::kMax, deadline())
-                             .context("waiting for the last checkpoint"));
+  MUSTER_RETURN_IF_ERROR(
+      parts_.world.all_reduce(std::span<double>{lanes}, comm::ReduceOp::kMax, deadline())
+          .context("waiting for the last checkpoint"));
   if (lanes[4] > 0.0) {
     return deadline_exceeded(
         "the last checkpoint was not written within finish_timeout: the disk is too slow or stuck");

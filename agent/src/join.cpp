@@ -124,8 +124,9 @@ Status Runtime::check_equal_settings() {
   settings.insert(settings.end(), layout_.experts.begin(), layout_.experts.end());
   const auto digest = static_cast<double>(hash64(std::as_bytes(std::span{settings})) >> 12U);
   std::array<double, 2> range{digest, -digest};
-  MUSTER_RETURN_IF_ERROR(parts_.world.all_reduce(std::span<double>{range}, comm::ReduceOp::kMax, deadline())
-                             .context("joining"));
+  MUSTER_RETURN_IF_ERROR(
+      parts_.world.all_reduce(std::span<double>{range}, comm::ReduceOp::kMax, deadline())
+          .context("joining"));
   if (range[0] != -range[1]) {
     return invalid_argument(
         "ranks were started with different settings: model layers, clip_norm, "
