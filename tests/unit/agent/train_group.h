@@ -1,0 +1,61 @@
+// Ranks as threads that train a tiny quadratic model under real agents and a real optimizer.
+#pragma once
+
+#include <muster/agent/agent.h>
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace muster::agent {
+
+// What a hook may touch in the middle of a step, after the gradients were written.
+struct StepContext {
+  Agent& agent;
+  optimizer::Optimizer& optimizer;
+  int rank{0};
+  std::int64_t step{0};
+  double loss_sum{0};
+  std::int64_t tokens{0};
+  bool inject_nan{false};
+};
+
+struct GroupOptions {
+  int ranks{2};
+  std::int64_t total_steps{10};
+  std::function<void(AgentOptions&)> adjust;  // Per rank, after the defaults.
+  std::function<void(StepContext&)> on_step;
+  std::function<void(int rank, const Verdict&)> after_step;
+};
+
+struct RankResult {
+  Status status;  // Of join, restore, the loop and finish.
+  Ending ending{Ending::kContinue};
+  std::int64_t first_step{0};
+  std::vector<Verdict> verdicts;
+  std::vector<float> parameters;  // All of them, in order.
+  std::vector<float> trainer_tensor;
+  std::string cursor;  // A trainer value: the number of steps it has run.
+};
+
+// Runs all ranks to their end.
+[[nodiscard]] std::vector<RankResult> train(const GroupOptions& options);
+
+// A folder that is removed with the object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  TemporaryFolder(TemporaryFolder&&) = delete;
+  TemporaryFolder& operator=(TemporaryFolder&&) = delete;
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace muster::agent
