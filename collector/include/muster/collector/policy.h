@@ -84,7 +84,8 @@ struct PlannedAction {
   Action action;
   Outcome outcome{Outcome::kExecute};
   std::int64_t expires_step{-1};
-  std::string reason;  // For people: the finding, and why it is carried out or held back.
+  std::int64_t acted_count{0};  // How often the rule has acted in this run, this time included.
+  std::string reason;           // For people: the finding, and why it is carried out or held back.
 };
 
 // What a policy remembers of one run. A value: copy it to fork a simulation.

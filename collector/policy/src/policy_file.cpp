@@ -1,0 +1,229 @@
+#include <muster/collector/policy.h>
+#include <muster/common/file.h>
+
+#include <yaml-cpp/yaml.h>
+
+#include <array>
+#include <cmath>
+#include <initializer_list>
+#include <set>
+#include <utility>
+
+namespace muster::collector {
+
+namespace {
+
+constexpr std::size_t kFileBytesMax = std::size_t{1} << 20;
+constexpr std::array kKinds{
+    ActionKind::kRecord,
+    ActionKind::kAlarm,
+    ActionKind::kCheckpointNow,
+    ActionKind::kArmQkClip,
+    ActionKind::kSkipStep,
+    ActionKind::kStop};
+constexpr std::array kFindings{
+    "nonfinite", "spike", "spike_persistent", "max_logit", "rank_lost", "no_progress"};
+
+// A mistake in the file, on its way to parse_policy.
+struct Mistake {
+  int line{0};  // From 1.
+  std::string key;
+  std::string what;
+};
+
+[[noreturn]] void refuse(const YAML::Node& node, const std::string& key, const std::string& what) {
+  throw Mistake{node.Mark().line + 1, key, what};
+}
+
+template <typename T>
+T read(const YAML::Node& node, const std::string& key, const char* expected) {
+  try {
+    return node.as<T>();
+  } catch (const YAML::Exception&) {
+    refuse(node, key, std::string{"must be "} + expected);
+  }
+}
+
+void require_keys(
+    const YAML::Node& map, const std::string& name, std::initializer_list<const char*> allowed) {
+  if (!map.IsMap()) {
+    refuse(map, name, "must be a map");
+  }
+  std::set<std::string> seen;
+  for (const auto& entry : map) {
+    const auto key = read<std::string>(entry.first, name, "a map with names as keys");
+    std::string known;
+    bool is_known = false;
+    for (const char* name_allowed : allowed) {
+      is_known = is_known || key == name_allowed;
+      known += (known.empty() ? "" : ", ") + std::string{name_allowed};
+    }
+    if (!is_known) {
+      refuse(entry.first, key, "is not a key of " + name + "; known are " + known);
+    }
+    if (!seen.insert(key).second) {
+      refuse(entry.first, key, "is given twice");
+    }
+  }
+}
+
+std::int64_t read_count(const YAML::Node& map, const char* key, std::int64_t otherwise) {
+  if (!map[key]) {
+    return otherwise;
+  }
+  const auto count = read<std::int64_t>(map[key], key, "a whole number");
+  if (count < -1 || (count == -1 && otherwise != -1)) {
+    refuse(map[key], key, "must not be negative");
+  }
+  return count;
+}
+
+double read_positive(const YAML::Node& node, const std::string& key) {
+  const auto value = read<double>(node, key, "a number");
+  if (!std::isfinite(value) || value <= 0) {
+    refuse(node, key, "must be greater than 0");
+  }
+  return value;
+}
+
+ActionKind read_kind(const YAML::Node& node) {
+  const auto name = read<std::string>(node, "actions", "a list of action names");
+  std::string known;
+  for (const ActionKind kind : kKinds) {
+    if (name == to_string(kind)) {
+      return kind;
+    }
+    known += (known.empty() ? "" : ", ") + std::string{to_string(kind)};
+  }
+  refuse(node, name, "is not an action; known are " + known);
+}
+
+// "alarm", or one of {checkpoint_now: {pin: true}} and {arm_qk_clip: {tau: 100}}.
+Action read_action(const YAML::Node& node, double max_logit_threshold) {
+  if (node.IsMap() && node.size() != 1) {
+    refuse(node, "actions", "takes one action per entry");
+  }
+  const bool has_options = node.IsMap();
+  Action action;
+  action.kind = read_kind(has_options ? node.begin()->first : node);
+  const YAML::Node options = has_options ? node.begin()->second : YAML::Node{YAML::NodeType::Map};
+  switch (action.kind) {
+    case ActionKind::kCheckpointNow:
+      require_keys(options, "checkpoint_now", {"pin"});
+      action.argument =
+          options["pin"] && read<bool>(options["pin"], "pin", "true or false") ? 1.0 : 0.0;
+      return action;
+    case ActionKind::kArmQkClip:
+      require_keys(options, "arm_qk_clip", {"tau"});
+      action.argument = options["tau"] ? read_positive(options["tau"], "tau") : max_logit_threshold;
+      return action;
+    case ActionKind::kRecord:
+    case ActionKind::kAlarm:
+    case ActionKind::kSkipStep:
+    case ActionKind::kStop:
+      require_keys(options, to_string(action.kind), {});
+      return action;
+  }
+  return action;
+}
+
+std::string read_name(const YAML::Node& map, const char* key) {
+  if (!map[key]) {
+    refuse(map, key, "is missing from the rule");
+  }
+  const auto name = read<std::string>(map[key], key, "a name");
+  if (name.empty()) {
+    refuse(map[key], key, "must not be empty");
+  }
+  return name;
+}
+
+Rule read_rule(const YAML::Node& map, double max_logit_threshold) {
+  require_keys(
+      map,
+      "rule",
+      {"name",
+       "finding",
+       "subject",
+       "actions",
+       "cooldown_steps",
+       "budget",
+       "expires_steps",
+       "dry_run"});
+  Rule rule;
+  rule.name = read_name(map, "name");
+  rule.finding = read_name(map, "finding");
+  std::string known;
+  bool is_known = false;
+  for (const char* finding : kFindings) {
+    is_known = is_known || rule.finding == finding;
+    known += (known.empty() ? "" : ", ") + std::string{finding};
+  }
+  if (!is_known) {
+    refuse(map["finding"], "finding", rule.finding + " is not a finding; known are " + known);
+  }
+  if (map["subject"]) {
+    rule.subject = read<std::string>(map["subject"], "subject", "a name");
+  }
+  rule.cooldown_steps = read_count(map, "cooldown_steps", 0);
+  rule.budget = read_count(map, "budget", -1);
+  rule.expires_steps = read_count(map, "expires_steps", -1);
+  if (!map["actions"] || !map["actions"].IsSequence() || map["actions"].size() == 0) {
+    refuse(map["actions"] ? map["actions"] : map, "actions", "must be a list of actions");
+  }
+  for (const YAML::Node& node : map["actions"]) {
+    Action action = read_action(node, max_logit_threshold);
+    // What ends a run is only rehearsed unless the file says in so many words that it is meant.
+    action.dry_run = map["dry_run"] ? read<bool>(map["dry_run"], "dry_run", "true or false")
+                                    : action.kind == ActionKind::kStop;
+    rule.actions.push_back(action);
+  }
+  return rule;
+}
+
+Policy read_policy(const YAML::Node& root) {
+  require_keys(root, "policy", {"version", "max_logit_threshold", "rules"});
+  if (!root["version"] || read<int>(root["version"], "version", "the number 1") != 1) {
+    refuse(root["version"] ? root["version"] : root, "version", "must be 1");
+  }
+  Policy policy;
+  if (root["max_logit_threshold"]) {
+    policy.max_logit_threshold = read_positive(root["max_logit_threshold"], "max_logit_threshold");
+  }
+  if (!root["rules"] || !root["rules"].IsSequence()) {
+    refuse(root["rules"] ? root["rules"] : root, "rules", "must be a list of rules");
+  }
+  std::set<std::string> names;
+  for (const YAML::Node& node : root["rules"]) {
+    policy.rules.push_back(read_rule(node, policy.max_logit_threshold));
+    if (!names.insert(policy.rules.back().name).second) {
+      refuse(node["name"], "name", policy.rules.back().name + " is the name of two rules");
+    }
+  }
+  return policy;
+}
+
+}  // namespace
+
+Expected<Policy> parse_policy(std::string_view yaml, const std::string& source) {
+  const auto invalid = [&source](int line, const std::string& what) {
+    return invalid_argument(source + ":" + std::to_string(line) + ": " + what);
+  };
+  try {
+    return read_policy(YAML::Load(std::string{yaml}));
+  } catch (const Mistake& mistake) {
+    return invalid(mistake.line, mistake.key + ": " + mistake.what);
+  } catch (const YAML::Exception& error) {
+    return invalid(error.mark.line + 1, "not valid YAML: " + error.msg);
+  }
+}
+
+Expected<Policy> load_policy(const std::filesystem::path& path) {
+  Expected<std::string> text = read_file(path, kFileBytesMax);
+  if (!text) {
+    return text.status().context("policy");
+  }
+  return parse_policy(text.value(), path.string());
+}
+
+}  // namespace muster::collector
