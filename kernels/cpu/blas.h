@@ -1,12 +1,36 @@
-// What the kernels need from the BLAS library beyond gemm.h.
+// The BLAS library behind the few calls the kernels make of it. No size may be 0.
 #pragma once
 
 #include <cstdint>
 
 namespace muster::kernels {
 
+template <typename T>
+struct GemmCall {
+  bool transpose_a{false};
+  bool transpose_b{false};
+  std::int64_t m{0};
+  std::int64_t n{0};
+  std::int64_t k{0};
+  T alpha{1};
+  const T* a{nullptr};
+  std::int64_t lda{0};
+  const T* b{nullptr};
+  std::int64_t ldb{0};
+  T beta{0};
+  T* c{nullptr};
+  std::int64_t ldc{0};
+};
+
+void blas_gemm(const GemmCall<float>& call);
+void blas_gemm(const GemmCall<double>& call);
+
 // c[n, n] = x * x^T with x[n, k], or x^T * x with x[k, n] when `transpose`; both triangles are
 // written and exactly equal. Half the work of gemm.
-void symmetric_product(bool transpose, std::int64_t n, std::int64_t k, const float* x, float* c);
+void blas_symmetric_product(
+    bool transpose, std::int64_t n, std::int64_t k, const float* x, float* c);
+
+// "SkylakeX", as OpenBLAS names it.
+const char* blas_core_name();
 
 }  // namespace muster::kernels

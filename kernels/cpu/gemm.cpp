@@ -2,71 +2,11 @@
 
 #include <muster/kernels/gemm.h>
 
-#include <cblas.h>
-
 #include <algorithm>
-#include <cstdlib>
 
 namespace muster::kernels {
 
 namespace {
-
-// One BLAS thread per process: a rank is a process and owns its share of the cores. Whoever wants
-// another number says so with OpenBLAS's own variables, which it reads when it is loaded.
-void limit_threads_once() {
-  static const bool done = [] {
-    // NOLINTBEGIN(concurrency-mt-unsafe): nobody writes the environment after start
-    if (std::getenv("OPENBLAS_NUM_THREADS") == nullptr &&
-        std::getenv("OMP_NUM_THREADS") == nullptr) {
-      openblas_set_num_threads(1);
-    }
-    // NOLINTEND(concurrency-mt-unsafe)
-    return true;
-  }();
-  static_cast<void>(done);
-}
-
-CBLAS_TRANSPOSE to_blas(Transpose transpose) {
-  return transpose == Transpose::kYes ? CblasTrans : CblasNoTrans;
-}
-
-blasint to_blas(std::int64_t size) {
-  return static_cast<blasint>(size);
-}
-
-void call_gemm(
-    CBLAS_TRANSPOSE ta,
-    CBLAS_TRANSPOSE tb,
-    blasint m,
-    blasint n,
-    blasint k,
-    float alpha,
-    const float* a,
-    blasint lda,
-    const float* b,
-    blasint ldb,
-    float beta,
-    float* c,
-    blasint ldc) {
-  cblas_sgemm(CblasRowMajor, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-}
-
-void call_gemm(
-    CBLAS_TRANSPOSE ta,
-    CBLAS_TRANSPOSE tb,
-    blasint m,
-    blasint n,
-    blasint k,
-    double alpha,
-    const double* a,
-    blasint lda,
-    const double* b,
-    blasint ldb,
-    double beta,
-    double* c,
-    blasint ldc) {
-  cblas_dgemm(CblasRowMajor, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-}
 
 // The product has no terms: only beta counts.
 template <typename T>
@@ -101,21 +41,20 @@ void gemm(
     scale(m, n, beta, c, ldc);
     return;
   }
-  limit_threads_once();
-  call_gemm(
-      to_blas(transpose_a),
-      to_blas(transpose_b),
-      to_blas(m),
-      to_blas(n),
-      to_blas(k),
-      alpha,
-      a,
-      to_blas(lda),
-      b,
-      to_blas(ldb),
-      beta,
-      c,
-      to_blas(ldc));
+  blas_gemm(GemmCall<T>{
+      .transpose_a = transpose_a == Transpose::kYes,
+      .transpose_b = transpose_b == Transpose::kYes,
+      .m = m,
+      .n = n,
+      .k = k,
+      .alpha = alpha,
+      .a = a,
+      .lda = lda,
+      .b = b,
+      .ldb = ldb,
+      .beta = beta,
+      .c = c,
+      .ldc = ldc});
 }
 
 template <typename T>
@@ -152,31 +91,6 @@ void linear_backward(
         in);
   }
   gemm(Transpose::kYes, Transpose::kNo, out, in, tokens, T{1}, dy, out, x, in, T{1}, dweight, in);
-}
-
-void symmetric_product(bool transpose, std::int64_t n, std::int64_t k, const float* x, float* c) {
-  if (n == 0) {
-    return;
-  }
-  limit_threads_once();
-  const std::int64_t stride = transpose ? n : k;
-  cblas_ssyrk(
-      CblasRowMajor,
-      CblasLower,
-      transpose ? CblasTrans : CblasNoTrans,
-      to_blas(n),
-      to_blas(k),
-      1.0F,
-      x,
-      to_blas(std::max<std::int64_t>(stride, 1)),
-      0.0F,
-      c,
-      to_blas(n));
-  for (std::int64_t row = 0; row < n; ++row) {
-    for (std::int64_t column = 0; column < row; ++column) {
-      c[column * n + row] = c[row * n + column];
-    }
-  }
 }
 
 #define MUSTER_INSTANTIATE(T)                                                                     \

@@ -48,8 +48,8 @@ void newton_schulz_step(
   const auto a = static_cast<float>(coefficients[0]);
   const auto b = static_cast<float>(coefficients[1]);
   const auto c = static_cast<float>(coefficients[2]);
-  symmetric_product(tall, m, std::max(rows, cols), x, work.gram);
-  symmetric_product(false, m, m, work.gram, work.polynomial);  // A A^T = A^2
+  blas_symmetric_product(tall, m, std::max(rows, cols), x, work.gram);
+  blas_symmetric_product(false, m, m, work.gram, work.polynomial);  // A A^T = A^2
   std::transform(
       work.gram,
       work.gram + m * m,

@@ -21,6 +21,7 @@ MUSTER_DECLARE_TABLES(avx512)
 namespace {
 
 struct Tables {
+  const char* name;
   const KernelTable<float>& floats;
   const KernelTable<double>& doubles;
   const OptimizerTable& optimizer;
@@ -36,13 +37,13 @@ Tables choose_tables() {
                           __builtin_cpu_supports("avx512dq") != 0 &&
                           __builtin_cpu_supports("avx512vl") != 0;
   if (has_avx512 && wish != "avx2" && wish != "baseline") {
-    return {avx512::kFloatTable, avx512::kDoubleTable, avx512::kOptimizerTable};
+    return {"avx512", avx512::kFloatTable, avx512::kDoubleTable, avx512::kOptimizerTable};
   }
   if (has_avx2 && wish != "baseline") {
-    return {avx2::kFloatTable, avx2::kDoubleTable, avx2::kOptimizerTable};
+    return {"avx2", avx2::kFloatTable, avx2::kDoubleTable, avx2::kOptimizerTable};
   }
 #endif
-  return {baseline::kFloatTable, baseline::kDoubleTable, baseline::kOptimizerTable};
+  return {"baseline", baseline::kFloatTable, baseline::kDoubleTable, baseline::kOptimizerTable};
 }
 
 const Tables& tables() {
@@ -60,6 +61,10 @@ const KernelTable<float>& kernel_table<float>() {
 template <>
 const KernelTable<double>& kernel_table<double>() {
   return tables().doubles;
+}
+
+const char* instruction_set() {
+  return tables().name;
 }
 
 const OptimizerTable& optimizer_table() {

@@ -117,4 +117,7 @@ template <typename T>
 
 [[nodiscard]] const OptimizerTable& optimizer_table();
 
+// "baseline", "avx2" or "avx512".
+[[nodiscard]] const char* instruction_set();
+
 }  // namespace muster::kernels

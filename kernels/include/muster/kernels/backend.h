@@ -11,4 +11,7 @@ namespace muster::kernels {
 // Why not, for people; empty when available.
 [[nodiscard]] std::string cuda_unavailable_reason();
 
+// What the CPU backend runs on, for people and logs: "avx512 kernels, SkylakeX BLAS".
+[[nodiscard]] std::string cpu_description();
+
 }  // namespace muster::kernels

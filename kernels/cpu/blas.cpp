@@ -1,0 +1,142 @@
+#include "cpu/blas.h"
+
+#include <cblas.h>
+
+#include <cstdlib>
+#include <string_view>
+
+#if defined(__x86_64__)
+// Parts of OpenBLAS that its header leaves out; absent from builds for a single processor.
+extern "C" {
+[[gnu::weak]] void gotoblas_dynamic_init();
+[[gnu::weak]] void gotoblas_dynamic_quit();
+}
+#endif
+
+namespace muster::kernels {
+
+namespace {
+
+bool is_set(const char* variable) {
+  return std::getenv(variable) != nullptr;  // NOLINT(concurrency-mt-unsafe): before main
+}
+
+#if defined(__x86_64__)
+// OpenBLAS knows processors by model number and takes one it does not know for the oldest it has:
+// 0.3.21 runs SSE3 code on a Xeon of 2023, seven times slower than that processor can. Where that
+// happened we say what the processor can do and let OpenBLAS choose again.
+void choose_core_again() {
+  constexpr std::string_view kOldCores[] = {
+      "Prescott", "Core2", "Penryn", "Nehalem", "Sandybridge", "Barcelona"};
+  const std::string_view core = openblas_get_corename();
+  bool old = false;
+  for (const std::string_view name : kOldCores) {
+    old = old || core == name;
+  }
+  const bool has_avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+  const bool replaceable = gotoblas_dynamic_init != nullptr && gotoblas_dynamic_quit != nullptr;
+  if (!old || !has_avx2 || !replaceable || is_set("OPENBLAS_CORETYPE")) {
+    return;
+  }
+  const bool has_avx512 =
+      __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+      __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+  // NOLINTBEGIN(concurrency-mt-unsafe): before main, see prepare()
+  setenv("OPENBLAS_CORETYPE", has_avx512 ? "SkylakeX" : "Haswell", 0);
+  gotoblas_dynamic_quit();
+  gotoblas_dynamic_init();
+  unsetenv("OPENBLAS_CORETYPE");
+  // NOLINTEND(concurrency-mt-unsafe)
+}
+#else
+void choose_core_again() {}
+#endif
+
+// Before main, while there is one thread and nobody is inside BLAS.
+[[gnu::constructor]] void prepare() {
+  choose_core_again();
+  // A rank is a process and owns its share of the cores: one BLAS thread. Whoever wants another
+  // number says so with the variables that OpenBLAS itself reads.
+  if (!is_set("OPENBLAS_NUM_THREADS") && !is_set("OMP_NUM_THREADS")) {
+    openblas_set_num_threads(1);
+  }
+}
+
+CBLAS_TRANSPOSE to_blas(bool transpose) {
+  return transpose ? CblasTrans : CblasNoTrans;
+}
+
+blasint to_blas(std::int64_t size) {
+  return static_cast<blasint>(size);
+}
+
+}  // namespace
+
+void blas_gemm(const GemmCall<float>& g) {
+  cblas_sgemm(
+      CblasRowMajor,
+      to_blas(g.transpose_a),
+      to_blas(g.transpose_b),
+      to_blas(g.m),
+      to_blas(g.n),
+      to_blas(g.k),
+      g.alpha,
+      g.a,
+      to_blas(g.lda),
+      g.b,
+      to_blas(g.ldb),
+      g.beta,
+      g.c,
+      to_blas(g.ldc));
+}
+
+void blas_gemm(const GemmCall<double>& g) {
+  cblas_dgemm(
+      CblasRowMajor,
+      to_blas(g.transpose_a),
+      to_blas(g.transpose_b),
+      to_blas(g.m),
+      to_blas(g.n),
+      to_blas(g.k),
+      g.alpha,
+      g.a,
+      to_blas(g.lda),
+      g.b,
+      to_blas(g.ldb),
+      g.beta,
+      g.c,
+      to_blas(g.ldc));
+}
+
+void blas_symmetric_product(
+    bool transpose, std::int64_t n, std::int64_t k, const float* x, float* c) {
+  cblas_ssyrk(
+      CblasRowMajor,
+      CblasLower,
+      to_blas(transpose),
+      to_blas(n),
+      to_blas(k),
+      1.0F,
+      x,
+      to_blas(transpose ? n : k),
+      0.0F,
+      c,
+      to_blas(n));
+  // By blocks: a column of a large matrix touches another page with every element.
+  constexpr std::int64_t kBlock = 32;
+  for (std::int64_t row0 = 0; row0 < n; row0 += kBlock) {
+    for (std::int64_t column0 = 0; column0 <= row0; column0 += kBlock) {
+      for (std::int64_t row = row0; row < n && row < row0 + kBlock; ++row) {
+        for (std::int64_t column = column0; column < row && column < column0 + kBlock; ++column) {
+          c[column * n + row] = c[row * n + column];
+        }
+      }
+    }
+  }
+}
+
+const char* blas_core_name() {
+  return openblas_get_corename();
+}
+
+}  // namespace muster::kernels

@@ -1,0 +1,12 @@
+#include "cpu/blas.h"
+#include "cpu/simd/table.h"
+
+#include <muster/kernels/backend.h>
+
+namespace muster::kernels {
+
+std::string cpu_description() {
+  return std::string(instruction_set()) + " kernels, " + blas_core_name() + " BLAS";
+}
+
+}  // namespace muster::kernels
