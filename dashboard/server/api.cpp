@@ -80,7 +80,7 @@ void add_security_headers(HttpResponse& response) {
   response.headers.emplace_back(
       "Content-Security-Policy",
       "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-      "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+      "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
   response.headers.emplace_back("X-Content-Type-Options", "nosniff");
   response.headers.emplace_back("Referrer-Policy", "no-referrer");
 }
@@ -101,7 +101,7 @@ Expected<RangeRequest> parse_range(const Url& url) {
   MUSTER_ASSIGN_OR_RETURN(request.from, parameters.integer("from", 0, 0, kStepMax));
   MUSTER_ASSIGN_OR_RETURN(request.to, parameters.integer("to", -1, -1, kStepMax));
   MUSTER_ASSIGN_OR_RETURN(
-      request.buckets, parameters.integer("buckets", kBucketsDefault, 1, kBucketsMax));
+      request.buckets, parameters.integer("buckets", kBucketsDefault, 2, kBucketsMax));
   if (request.series.empty()) {
     return invalid_argument(
         "parameter \"series\" is missing; expected ids of /series such as series=3,5-9");

@@ -1,0 +1,140 @@
+// Draws one track: the min-max band, the line through the last values, lone points, and a mark for
+// every bucket that holds something that is not a number.
+
+import type { Bucket, Track } from "../data/track";
+import { type Plot, toX } from "./geometry";
+import { withAlpha } from "./palette";
+
+export interface CurveStyle {
+  color: string;
+  dimmed: boolean; // an older generation
+  band: boolean;
+  markColor: string;
+}
+
+export interface Painted {
+  points: number;
+  nonfinite: number; // values, not buckets
+}
+
+type ToY = (value: number) => number | null; // null: not on this scale (log of 0)
+
+const BAND_ALPHA = 0.16;
+const EDGE_ALPHA = 0.5;
+const DIM = 0.38;
+
+export function paintTrack(
+  ctx: CanvasRenderingContext2D, plot: Plot, track: Track, toY: ToY, style: CurveStyle,
+): Painted {
+  const first = Math.max(0, track.lowerBound(plot.from) - 1);
+  const visible: Bucket[] = [];
+  for (let i = first; i < track.buckets.length; ++i) {
+    const bucket = track.buckets[i];
+    if (!bucket) break;
+    visible.push(bucket);
+    if (bucket.key > plot.to) break;
+  }
+  const strength = style.dimmed ? DIM : 1;
+  const runs = finiteRuns(visible, toY);
+  for (const run of runs) {
+    if (style.band && track.width > 1) paintBand(ctx, plot, track, run, toY, style.color, strength);
+    paintLine(ctx, plot, track, run, toY, withAlpha(style.color, strength), style.dimmed);
+  }
+  const nonfinite = paintNonfinite(ctx, plot, track, visible, style.markColor);
+  const inside = visible.filter((one) => one.count > 0 && one.key + track.width > plot.from && one.key <= plot.to);
+  return { points: inside.length, nonfinite };
+}
+
+// Stretches without a gap. A bucket without a finite value interrupts; a step nobody reported does
+// not: a statistic taken every tenth step is still one line.
+function finiteRuns(buckets: Bucket[], toY: ToY): Bucket[][] {
+  const runs: Bucket[][] = [];
+  let run: Bucket[] = [];
+  for (const bucket of buckets) {
+    if (bucket.count > 0 && toY(bucket.last) !== null) {
+      run.push(bucket);
+    } else if (run.length > 0) {
+      runs.push(run);
+      run = [];
+    }
+  }
+  if (run.length > 0) runs.push(run);
+  return runs;
+}
+
+function paintBand(
+  ctx: CanvasRenderingContext2D, plot: Plot, track: Track, run: Bucket[], toY: ToY, tint: string,
+  strength: number,
+): void {
+  const bottom = plot.top + plot.height;
+  const edge = (path: Path2D, value: (bucket: Bucket) => number, reversed: boolean, joined: boolean) => {
+    const order = reversed ? [...run].reverse() : run;
+    order.forEach((bucket, i) => {
+      const x = toX(plot, track.x(bucket));
+      const y = toY(value(bucket)) ?? bottom;
+      if (i === 0 && !joined) path.moveTo(x, y);
+      else path.lineTo(x, y);
+    });
+  };
+  const area = new Path2D();
+  edge(area, (bucket) => bucket.max, false, false);
+  edge(area, (bucket) => bucket.min, true, true);
+  area.closePath();
+  ctx.fillStyle = withAlpha(tint, BAND_ALPHA * strength);
+  ctx.fill(area);
+  // The edges are stroked too: one extreme in one bucket would be a sliver nobody sees.
+  const outline = new Path2D();
+  edge(outline, (bucket) => bucket.max, false, false);
+  edge(outline, (bucket) => bucket.min, false, false);
+  ctx.strokeStyle = withAlpha(tint, EDGE_ALPHA * strength);
+  ctx.lineWidth = 0.8;
+  ctx.stroke(outline);
+}
+
+function paintLine(
+  ctx: CanvasRenderingContext2D, plot: Plot, track: Track, run: Bucket[], toY: ToY, stroke: string,
+  dashed: boolean,
+): void {
+  if (run.length === 1 && run[0]) {
+    ctx.fillStyle = stroke;
+    ctx.beginPath();
+    ctx.arc(toX(plot, track.x(run[0])), toY(run[0].last) ?? 0, 2.5, 0, 2 * Math.PI);
+    ctx.fill();
+    return;
+  }
+  ctx.strokeStyle = stroke;
+  ctx.lineWidth = 1.5;
+  ctx.lineJoin = "round";
+  ctx.setLineDash(dashed ? [5, 3] : []);
+  ctx.beginPath();
+  run.forEach((bucket, i) => {
+    const x = toX(plot, track.x(bucket));
+    const y = toY(bucket.last) ?? 0;
+    if (i === 0) ctx.moveTo(x, y);
+    else ctx.lineTo(x, y);
+  });
+  ctx.stroke();
+  ctx.setLineDash([]);
+}
+
+// A cross at the upper edge: there is no height at which NaN belongs.
+function paintNonfinite(
+  ctx: CanvasRenderingContext2D, plot: Plot, track: Track, buckets: Bucket[], tint: string,
+): number {
+  let values = 0;
+  ctx.strokeStyle = tint;
+  ctx.lineWidth = 2;
+  for (const bucket of buckets) {
+    if (bucket.nonfinite === 0 || bucket.key > plot.to || bucket.key + track.width <= plot.from) continue;
+    values += bucket.nonfinite;
+    const x = toX(plot, track.x(bucket));
+    const y = plot.top + 7;
+    ctx.beginPath();
+    ctx.moveTo(x - 4, y - 4);
+    ctx.lineTo(x + 4, y + 4);
+    ctx.moveTo(x + 4, y - 4);
+    ctx.lineTo(x - 4, y + 4);
+    ctx.stroke();
+  }
+  return values;
+}

@@ -1,0 +1,51 @@
+// Events as vertical marks on every chart and heatmap.
+
+import type { RunEvent } from "../data/types";
+import { color } from "../page/theme";
+import { type Plot, toX } from "./geometry";
+import { eventVariable, withAlpha } from "./palette";
+
+const HIT_PIXELS = 5;
+const FLAG = 4;
+
+// Events with a step, inside the plot, whose kind is not hidden.
+export function visibleEvents(
+  events: RunEvent[], plot: Plot, hiddenKinds: Set<string>, generations: Set<number>,
+): RunEvent[] {
+  return events.filter(
+    (event) => event.step >= plot.from && event.step <= plot.to && !hiddenKinds.has(event.kind) &&
+      (generations.has(event.generation) || event.generation <= 0));
+}
+
+// Draws one line per pixel column and kind at most. Returns how many were drawn.
+export function drawMarks(ctx: CanvasRenderingContext2D, plot: Plot, events: RunEvent[]): number {
+  const drawn = new Set<string>();
+  ctx.save();
+  ctx.lineWidth = 1;
+  for (const event of events) {
+    const x = Math.round(toX(plot, event.step)) + 0.5;
+    const variable = eventVariable(event.kind);
+    const key = `${x} ${variable}`;
+    if (drawn.has(key)) continue;
+    drawn.add(key);
+    const solid = color(variable);
+    ctx.strokeStyle = withAlpha(solid, 0.6);
+    ctx.setLineDash(event.severity === "error" ? [] : [3, 3]);
+    ctx.beginPath();
+    ctx.moveTo(x, plot.top);
+    ctx.lineTo(x, plot.top + plot.height);
+    ctx.stroke();
+    ctx.fillStyle = solid;
+    ctx.beginPath();
+    ctx.moveTo(x - FLAG, plot.top - 2 * FLAG);
+    ctx.lineTo(x + FLAG, plot.top - 2 * FLAG);
+    ctx.lineTo(x, plot.top - 1);
+    ctx.fill();
+  }
+  ctx.restore();
+  return drawn.size;
+}
+
+export function eventsNear(events: RunEvent[], plot: Plot, x: number): RunEvent[] {
+  return events.filter((event) => Math.abs(toX(plot, event.step) - x) <= HIT_PIXELS);
+}

@@ -1,0 +1,68 @@
+// What every chart and heatmap has in common: a card, a header, and the wish for certain series.
+
+import type { RangeCache } from "../data/range_cache";
+import type { RunModel } from "../data/run_model";
+import { fill, h, type Child } from "../page/dom";
+import type { View } from "../page/view";
+
+export interface PanelContext {
+  model: RunModel;
+  view: View;
+  cache: RangeCache;
+}
+
+export abstract class Panel {
+  readonly element: HTMLElement;
+  protected readonly body = h("div", { class: "panel-body" });
+  protected readonly tools = h("div", { class: "panel-tools" });
+  protected readonly footer = h("div", { class: "panel-footer" });
+  private readonly badge = h("span", { class: "badge bad", hidden: true });
+  private visible = false;
+
+  constructor(
+    readonly id: string,
+    title: string,
+    unit: string,
+    protected readonly context: PanelContext,
+    onVisible: () => void,
+    wide = false,
+  ) {
+    const heading = h("h3", {}, title, unit ? h("span", { class: "unit" }, unit) : null);
+    this.element = h(
+      "section", { class: wide ? "panel wide" : "panel", "data-chart": id, "aria-label": title },
+      h("header", { class: "panel-header" }, heading, this.badge, this.tools), this.body, this.footer);
+    // Only what is on the screen (or nearly) is fetched and drawn.
+    new IntersectionObserver((entries) => {
+      this.visible = entries.some((entry) => entry.isIntersecting);
+      if (this.visible) onVisible();
+    }, { rootMargin: "200px" }).observe(this.element);
+    new ResizeObserver(() => this.visible && this.paint()).observe(this.body);
+  }
+
+  get isVisible(): boolean {
+    return this.visible;
+  }
+
+  // The ids of the series it draws now.
+  abstract series(): number[];
+
+  // Draws from the cache. Cheap enough to call on every change.
+  abstract paint(): void;
+
+  // Follows the shared cursor.
+  abstract showCursor(): void;
+
+  protected setTools(...children: Child[]): void {
+    fill(this.tools, ...children);
+  }
+
+  // Facts about the drawing, for the reader (the badge) and for tests (data attributes).
+  protected report(facts: Record<string, number | string>, nonfinite: number): void {
+    for (const [name, value] of Object.entries(facts)) {
+      this.element.setAttribute(`data-${name}`, String(value));
+    }
+    this.element.setAttribute("data-nonfinite", String(nonfinite));
+    this.badge.hidden = nonfinite === 0;
+    this.badge.textContent = `${nonfinite} not finite`;
+  }
+}

@@ -1,0 +1,52 @@
+// The vertical scale of a chart: from the values on the screen, linear or logarithmic.
+
+import type { Track } from "../data/track";
+
+export interface Extent {
+  min: number;
+  max: number;
+}
+
+const DEFAULT: Extent = { min: 0, max: 1 };
+
+// Over the buckets between the two steps; with `log`, of positive values only.
+export function extentOf(
+  tracks: Track[], from: number, to: number, bands: boolean, log: boolean,
+): Extent {
+  let min = Infinity;
+  let max = -Infinity;
+  const take = (value: number) => {
+    if (!Number.isFinite(value) || (log && value <= 0)) return;
+    min = Math.min(min, value);
+    max = Math.max(max, value);
+  };
+  for (const track of tracks) {
+    for (let i = track.lowerBound(from); i < track.buckets.length; ++i) {
+      const bucket = track.buckets[i];
+      if (!bucket || bucket.key > to) break;
+      if (bucket.count === 0) continue;
+      take(bucket.last);
+      if (bands) {
+        take(bucket.min);
+        take(bucket.max);
+      }
+    }
+  }
+  if (min > max) return log ? { min: 0.1, max: 1 } : DEFAULT;
+  return log ? padLog(min, max) : padLinear(min, max);
+}
+
+function padLinear(min: number, max: number): Extent {
+  if (min === max) {
+    const pad = Math.abs(min) * 0.1 || 1;
+    return { min: min - pad, max: max + pad };
+  }
+  const pad = (max - min) * 0.06;
+  // A quantity that is never negative keeps its axis there.
+  return { min: min >= 0 ? Math.max(0, min - pad) : min - pad, max: max + pad };
+}
+
+function padLog(min: number, max: number): Extent {
+  const factor = min === max ? 2 : (max / min) ** 0.05;
+  return { min: min / factor, max: max * factor };
+}

@@ -1,0 +1,46 @@
+// The series of a run, found by what they measure.
+
+import type { SeriesInfo } from "./types";
+
+export class Catalog {
+  private readonly byName = new Map<string, SeriesInfo[]>();
+
+  constructor(series: SeriesInfo[]) {
+    for (const info of series) {
+      const list = this.byName.get(info.name);
+      if (list) list.push(info);
+      else this.byName.set(info.name, [info]);
+    }
+    for (const list of this.byName.values()) {
+      list.sort((a, b) =>
+        a.rank - b.rank || a.layer - b.layer || a.index - b.index || a.group.localeCompare(b.group));
+    }
+  }
+
+  all(name: string): SeriesInfo[] {
+    return this.byName.get(name) ?? [];
+  }
+
+  has(name: string): boolean {
+    return this.byName.has(name);
+  }
+
+  // The job's one value, or the ungrouped one.
+  one(name: string): SeriesInfo | undefined {
+    const list = this.all(name);
+    return list.find((info) => info.group === "" && info.layer < 0 && info.index < 0) ?? list[0];
+  }
+
+  // By group, without the total (group "").
+  grouped(name: string): SeriesInfo[] {
+    return this.all(name).filter((info) => info.group !== "");
+  }
+
+  ofRank(name: string, rank: number): SeriesInfo[] {
+    return this.all(name).filter((info) => info.rank === rank || info.rank < 0);
+  }
+
+  layers(name: string): number[] {
+    return [...new Set(this.all(name).map((info) => info.layer))].sort((a, b) => a - b);
+  }
+}

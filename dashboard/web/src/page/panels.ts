@@ -1,0 +1,148 @@
+// Which panels a run gets: decided by the series it has.
+
+import { Heatmap } from "../charts/heatmap";
+import { LineChart, type Curve } from "../charts/line_chart";
+import type { Panel, PanelContext } from "../charts/panel";
+import type { SeriesInfo } from "../data/types";
+import { h } from "./dom";
+import { seconds, words } from "./format";
+
+export interface Section {
+  title: string;
+  panels: Panel[];
+}
+
+interface Contexts {
+  lines: PanelContext;
+  maps: PanelContext;
+  onVisible: () => void;
+}
+
+// name -> what the menu says; only those a run has are offered.
+const OPTIMIZER_STATISTICS: Record<string, string> = {
+  train_update_rms: "update RMS",
+  train_update_param_ratio: "update / parameter",
+  train_grad_norm: "gradient norm",
+  train_param_norm: "parameter norm",
+  train_param_abs_max: "parameter |max|",
+  train_momentum_norm: "momentum norm",
+  train_momentum_abs_max: "momentum |max|",
+  train_momentum_mean: "momentum mean",
+  train_momentum_variance: "momentum variance",
+  train_adam_v_mean: "Adam v mean",
+  train_adam_v_variance: "Adam v variance",
+  train_adam_v_abs_max: "Adam v |max|",
+};
+
+export function buildSections(contexts: Contexts): Section[] {
+  return [
+    { title: "Training", panels: trainingPanels(contexts) },
+    { title: "Optimizer", panels: optimizerPanels(contexts) },
+    { title: "Attention and experts", panels: heatmaps(contexts) },
+  ].filter((section) => section.panels.length > 0);
+}
+
+function curve(label: string, info: SeriesInfo | undefined): Curve[] {
+  return info ? [{ label, seriesId: info.id }] : [];
+}
+
+function trainingPanels({ lines, onVisible }: Contexts): Panel[] {
+  const { model } = lines;
+  const chart = (options: ConstructorParameters<typeof LineChart>[0]) => new LineChart(options, lines, onVisible);
+  const named = (...pairs: [string, string][]) => () =>
+    pairs.flatMap(([label, name]) => curve(label, model.catalog.one(name)));
+  const panels = [
+    chart({ id: "loss", title: "Loss", unit: "nats per token",
+      curves: named(["loss", "train_loss_nats"], ["largest local", "train_loss_local_max_nats"]) }),
+    chart({ id: "grad_norm", title: "Gradient norm", unit: "before clipping",
+      curves: named(["norm", "train_grad_norm"]) }),
+    chart({ id: "learning_rate", title: "Learning rate", unit: "",
+      curves: named(["rate", "train_lr"]) }),
+    chart({ id: "tokens", title: "Throughput", unit: "tokens per second",
+      curves: named(["tokens/s", "train_tokens_per_second"]) }),
+    chart({ id: "step_time", title: "Step time", unit: "by phase", format: seconds,
+      curves: () => stepTimeCurves(lines), tools: () => rankTool(lines) }),
+    chart({ id: "clip", title: "Clip factor and skips", unit: "1 = untouched",
+      curves: named(["clip factor", "train_grad_clip_ratio"], ["step skipped", "train_step_skipped"]) }),
+  ];
+  return panels.filter((panel) => panel.series().length > 0);
+}
+
+function chosenRank({ model, view }: PanelContext): number {
+  const ranks = model.catalog.all("train_step_seconds").map((info) => info.rank);
+  const wanted = Number(view.choice("rank", String(ranks[0] ?? 0)));
+  return ranks.includes(wanted) ? wanted : (ranks[0] ?? 0);
+}
+
+function stepTimeCurves(context: PanelContext): Curve[] {
+  const { catalog } = context.model;
+  const rank = chosenRank(context);
+  return [
+    ...catalog.ofRank("train_step_seconds", rank).slice(0, 1).flatMap((info) => curve("whole step", info)),
+    ...catalog.ofRank("train_phase_seconds", rank).flatMap((info) => curve(words(info.group), info)),
+  ];
+}
+
+function rankTool(context: PanelContext): HTMLElement[] {
+  const ranks = context.model.catalog.all("train_step_seconds").map((info) => String(info.rank));
+  return ranks.length < 2 ? [] : [menu(context, "rank", "Rank", String(chosenRank(context)),
+    ranks.map((rank) => [rank, `rank ${rank}`]))];
+}
+
+function optimizerPanels({ lines, onVisible }: Contexts): Panel[] {
+  const defaults = ["train_update_rms", "train_update_param_ratio"];
+  return defaults.map((fallback, i) => statisticChart(lines, `statistic${i + 1}`, fallback, onVisible))
+    .filter((panel) => panel.series().length > 0);
+}
+
+function statisticChart(context: PanelContext, id: string, fallback: string, onVisible: () => void): LineChart {
+  const { model, view } = context;
+  const offered = () => Object.keys(OPTIMIZER_STATISTICS).filter((name) => model.catalog.grouped(name).length > 0);
+  const chosen = () => {
+    const wanted = view.choice(id, fallback);
+    return offered().includes(wanted) ? wanted : (offered()[0] ?? wanted);
+  };
+  return new LineChart({
+    id, title: "Per group", unit: "",
+    curves: () => model.catalog.grouped(chosen()).flatMap((info) => curve(words(info.group), info)),
+    tools: () => [menu(context, id, "Statistic", chosen(),
+      offered().map((name) => [name, OPTIMIZER_STATISTICS[name] ?? name]))],
+  }, context, onVisible);
+}
+
+function heatmaps({ maps, onVisible }: Contexts): Panel[] {
+  const { model, view } = maps;
+  const layer = (row: SeriesInfo) => `layer ${row.layer}`;
+  const expertLayers = () => model.catalog.layers("train_moe_expert_tokens");
+  const chosenLayer = () => {
+    const wanted = Number(view.choice("layer", String(expertLayers()[0] ?? 0)));
+    return expertLayers().includes(wanted) ? wanted : (expertLayers()[0] ?? 0);
+  };
+  const map = (options: ConstructorParameters<typeof Heatmap>[0]) => new Heatmap(options, maps, onVisible);
+  const panels = [
+    map({ id: "attention", title: "Max attention logit", unit: "layer · head", wide: true,
+      rows: () => model.catalog.all("train_attn_logit_max"),
+      label: (row) => `L${row.layer}·h${row.index}`, groupOf: (row) => row.layer, groupLabel: (row) => `L${row.layer}` }),
+    map({ id: "maxvio", title: "Expert imbalance", unit: "maxvio by layer",
+      rows: () => model.catalog.all("train_moe_maxvio_ratio"),
+      label: layer, groupOf: (row) => row.layer, groupLabel: (row) => `L${row.layer}` }),
+    map({ id: "expert_load", title: "Expert load", unit: "tokens per expert",
+      rows: () => model.catalog.all("train_moe_expert_tokens").filter((row) => row.layer === chosenLayer()),
+      label: (row) => `e${row.index}`, groupOf: () => 0, groupLabel: (row) => `e${row.index}`,
+      tools: () => expertLayers().length < 2 ? [] : [menu(maps, "layer", "Layer", String(chosenLayer()),
+        expertLayers().map((one) => [String(one), `layer ${one}`]))] }),
+  ];
+  return panels.filter((panel) => panel.series().length > 0);
+}
+
+function menu(
+  { view }: PanelContext, name: string, label: string, value: string, options: string[][],
+): HTMLElement {
+  const select = h("select", { "aria-label": label, name });
+  for (const [key, text] of options) {
+    select.append(h("option", { value: key ?? "", selected: key === value }, text ?? ""));
+  }
+  select.addEventListener("change", () => view.select(() => view.choices.set(name, select.value)));
+  return select;
+}
+

@@ -1,0 +1,62 @@
+// Every rank as a tile: alive or not, its step, its compute time against the others'.
+
+import type { RunModel } from "../data/run_model";
+import type { RankStatus } from "../data/types";
+import { fill, h } from "./dom";
+import { age, seconds, step } from "./format";
+
+const COMPACT_FROM = 65; // ranks
+const STRAGGLER = 1.05; // of the median; a real one on a busy GPU shows at 2.5 to 5 percent
+const SLOW = 1.2;
+
+export class RankGrid {
+  readonly element: HTMLElement;
+  private readonly grid = h("div", { class: "rank-grid" });
+  private readonly note = h("span", { class: "note" });
+
+  constructor(private readonly model: RunModel) {
+    this.element = h("section", { class: "card", id: "ranks", "aria-label": "Ranks" },
+      h("header", { class: "card-header" }, h("h2", {}, "Ranks"), this.note), this.grid);
+    this.update();
+  }
+
+  update(): void {
+    const ranks = [...this.model.ranks.values()].sort((a, b) => a.rank - b.rank);
+    const compact = ranks.length >= COMPACT_FROM;
+    const median = medianOf(ranks.filter((rank) => this.model.isAlive(rank)).map(computeSeconds));
+    this.grid.classList.toggle("compact", compact);
+    this.note.textContent = median > 0 ? `median compute ${seconds(median)}` : "";
+    fill(this.grid, ...(ranks.length > 0
+      ? ranks.map((rank) => this.tile(rank, median, compact))
+      : [h("p", { class: "empty" }, "No rank has connected yet.")]));
+  }
+
+  private tile(rank: RankStatus, median: number, compact: boolean): HTMLElement {
+    const alive = this.model.isAlive(rank);
+    const ratio = alive && median > 0 ? computeSeconds(rank) / median : 1;
+    const pace = !alive ? "lost" : ratio >= SLOW ? "slow" : ratio >= STRAGGLER ? "late" : "even";
+    const facts = [
+      `rank ${rank.rank}, generation ${rank.generation}, step ${rank.step}`,
+      `compute ${seconds(computeSeconds(rank))} (${ratio.toFixed(2)} of the median)`,
+      `seen ${age(this.model.now() - rank.last_seen_unix_ms)} ago`,
+      `${rank.dropped_count} frames dropped`,
+    ].join("\n");
+    const tile = h("div", { class: "rank", "data-pace": pace, "data-rank": rank.rank, title: facts, tabindex: 0 });
+    if (compact) return tile;
+    tile.append(
+      h("b", {}, String(rank.rank)),
+      h("span", { class: "rank-step" }, alive ? step(rank.step) : this.model.hasEnded ? "ended" : "lost"),
+      h("span", { class: "rank-time" }, seconds(computeSeconds(rank))));
+    if (rank.dropped_count > 0) tile.append(h("span", { class: "rank-drop" }, `${rank.dropped_count} dropped`));
+    return tile;
+  }
+}
+
+function computeSeconds(rank: RankStatus): number {
+  return typeof rank.compute_seconds === "number" ? rank.compute_seconds : NaN;
+}
+
+function medianOf(values: number[]): number {
+  const sorted = values.filter((value) => value > 0).sort((a, b) => a - b);
+  return sorted[Math.floor(sorted.length / 2)] ?? 0;
+}

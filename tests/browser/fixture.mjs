@@ -1,0 +1,101 @@
+// Starts dashboard_fixture and Chromium; what every browser test is built on.
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { createInterface } from "node:readline";
+
+import { chromium } from "playwright-core";
+
+const CHROMIUM_ARGS = [
+  "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+  "--disable-background-networking", "--disable-component-update", "--disable-sync",
+];
+const PATIENCE_MS = 15_000;
+
+// The C++ host: `tell` sends a line and waits for its "ok", `commands` are those it was given.
+export class Fixture {
+  static async start() {
+    const path = process.env.MUSTER_FIXTURE;
+    if (!path) throw new Error("MUSTER_FIXTURE must name the dashboard_fixture executable");
+    const args = process.env.MUSTER_WEB_ROOT ? [process.env.MUSTER_WEB_ROOT] : [];
+    const fixture = new Fixture(spawn(path, args, { stdio: ["pipe", "pipe", "inherit"] }));
+    const first = await fixture.nextLine("url ");
+    fixture.url = first.slice(4);
+    return fixture;
+  }
+
+  constructor(process_) {
+    this.process = process_;
+    this.commands = [];
+    this.lines = [];
+    this.waiting = null;
+    createInterface({ input: process_.stdout }).on("line", (line) => {
+      if (line.startsWith("command ")) this.commands.push(line.slice(8));
+      else this.lines.push(line);
+      this.waiting?.();
+    });
+  }
+
+  async nextLine(start) {
+    const deadline = Date.now() + 60_000;
+    while (Date.now() < deadline) {
+      const found = this.lines.findIndex((line) => line.startsWith(start));
+      if (found >= 0) return this.lines.splice(found, 1)[0];
+      await new Promise((resolve) => {
+        const timer = setTimeout(resolve, 1000);
+        this.waiting = () => { clearTimeout(timer); resolve(); };
+      });
+    }
+    throw new Error(`the fixture did not print "${start}"`);
+  }
+
+  async tell(line) {
+    this.process.stdin.write(`${line}\n`);
+    await this.nextLine("ok");
+  }
+
+  async stop() {
+    const ended = once(this.process, "exit");
+    this.process.stdin.end();
+    const [code] = await ended;
+    return code;
+  }
+}
+
+export function launchBrowser() {
+  return chromium.launch({
+    executablePath: process.env.MUSTER_CHROMIUM || "/usr/bin/chromium", args: CHROMIUM_ARGS });
+}
+
+// A page that remembers everything a clean page must not have: console errors, failed requests.
+export async function openPage(browser, options = {}) {
+  const context = await browser.newContext({
+    viewport: { width: 1440, height: 1000 }, colorScheme: "dark", ...options });
+  const page = await context.newPage();
+  page.setDefaultTimeout(PATIENCE_MS);
+  const problems = [];
+  page.on("console", (message) => {
+    if (message.type() === "error" || message.type() === "warning") problems.push(message.text());
+  });
+  page.on("pageerror", (error) => problems.push(error.message));
+  page.on("response", (response) => {
+    if (response.status() >= 400) problems.push(`${response.status()} ${response.url()}`);
+  });
+  return { page, context, problems };
+}
+
+// A fact that a panel states about its own drawing, as a number.
+export async function fact(page, chart, name) {
+  return Number(await page.locator(`[data-chart="${chart}"]`).getAttribute(`data-${name}`));
+}
+
+// Waits until `read` gives what `accept` takes; the error shows the last value.
+export async function eventually(read, accept, what) {
+  const deadline = Date.now() + PATIENCE_MS;
+  let value;
+  do {
+    value = await read();
+    if (accept(value)) return value;
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  } while (Date.now() < deadline);
+  throw new Error(`${what}: still ${JSON.stringify(value)} after ${PATIENCE_MS} ms`);
+}
