@@ -44,7 +44,7 @@ void attention_forward(
     T* lse,
     float* max_logits) {
   std::fill_n(max_logits, shape.heads, -std::numeric_limits<float>::infinity());
-  T* scratch = thread_scratch<T>(attention_forward_scratch(shape.head_dim));
+  T* scratch = thread_scratch<T>(attention_forward_scratch<T>(shape.head_dim, shape.sequence));
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     for (std::int64_t h = 0; h < shape.heads; ++h) {
       const std::int64_t offset = head_offset(shape, b, h);

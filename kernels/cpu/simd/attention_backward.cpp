@@ -11,13 +11,6 @@ namespace muster::kernels::MUSTER_SIMD_ISA {
 
 namespace {
 
-template <typename T>
-inline constexpr std::int64_t kTilePacks = kAttentionTile / kLanes<T>;
-
-constexpr std::int64_t smaller(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-
 // The queries of a tile, across (lanes are queries) and along (lanes are head_dim).
 template <typename T>
 struct Queries {
@@ -25,47 +18,23 @@ struct Queries {
   std::int64_t padded_dim;
   T* q_across;
   T* dout_across;
-  T* dq_across;
   T* q_along;
   T* dout_along;
+  T* dq_along;
   T lse[kAttentionTile];
   T delta[kAttentionTile];  // out . dout
 };
 
 template <typename T>
 struct KeyTile {
-  const T* k;
+  const T* k;  // rows of the caller's stride
   const T* v;
-  T* dk;  // rows of padded_dim
+  const T* k_along;  // rows of padded_dim
+  T* dk;
   T* dv;
   std::int64_t keys;
   bool diagonal;
 };
-
-template <typename T>
-void copy_padded(
-    const T* from,
-    std::int64_t stride,
-    std::int64_t rows,
-    std::int64_t columns,
-    T* to,
-    std::int64_t padded) {
-  for (std::int64_t r = 0; r < rows; ++r, from += stride, to += padded) {
-    for (std::int64_t c = 0; c < columns; ++c) {
-      to[c] = from[c];
-    }
-    for (std::int64_t c = columns; c < padded; ++c) {
-      to[c] = T{0};
-    }
-  }
-}
-
-template <typename T>
-void clear(T* values, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    values[i] = T{0};
-  }
-}
 
 template <typename T>
 void load_queries(
@@ -98,7 +67,7 @@ void load_queries(
       head.head_dim,
       queries.dout_along,
       queries.padded_dim);
-  clear(queries.dq_across, head.head_dim * kAttentionTile);
+  clear(queries.dq_along, kAttentionTile * queries.padded_dim);
   for (std::int64_t i = 0; i < kAttentionTile; ++i) {
     const bool exists = i < queries.count;
     const std::int64_t row = offset + i * head.stride;
@@ -117,11 +86,7 @@ void differentiate(
     bool triangle,
     T* weights,
     T* slopes) {
-  T numbers[kLanes<T>];
-  for (int i = 0; i < kLanes<T>; ++i) {
-    numbers[i] = static_cast<T>(i);
-  }
-  const auto lanes = load<Pack<T>>(numbers);
+  const auto lanes = lane_numbers<T>();
   const auto factor = broadcast<Pack<T>>(scale);
   for (std::int64_t i = p * kLanes<T>; i < kAttentionTile; i += kLanes<T>) {
     const auto lse = load<Pack<T>>(queries.lse + i);
@@ -130,7 +95,7 @@ void differentiate(
     for (std::int64_t j = 0; j < keys; ++j) {
       T* weight_at = weights + j * kAttentionTile + i;
       T* slope_at = slopes + j * kAttentionTile + i;
-      auto weight = exponential(load<Pack<T>>(weight_at) * factor - lse);
+      auto weight = exponential<ExpRange::kNotPositive>(load<Pack<T>>(weight_at) * factor - lse);
       auto slope = weight * (load<Pack<T>>(slope_at) - delta) * factor;
       if (masked) {
         const auto visible = [](auto lane, auto key) MUSTER_INLINE_LAMBDA { return lane >= key; };
@@ -180,16 +145,6 @@ void backward_block(
       head.head_dim,
       false);
   differentiate(queries, head.scale, p, keys, tile.diagonal, weights, slopes);
-  multiply(
-      {tile.k + source, 1, head.stride},
-      slopes + lane,
-      kAttentionTile,
-      queries.dq_across + lane,
-      kAttentionTile,
-      head.head_dim,
-      packs,
-      keys,
-      true);
   const std::int64_t depth = queries.count - lane;
   const std::int64_t along = lane * queries.padded_dim;
   const std::int64_t padded_packs = queries.padded_dim / kLanes<T>;
@@ -212,6 +167,16 @@ void backward_block(
       keys,
       padded_packs,
       depth,
+      true);
+  multiply(
+      {slopes + lane, 1, kAttentionTile},
+      tile.k_along + target,
+      queries.padded_dim,
+      queries.dq_along + along,
+      queries.padded_dim,
+      depth,
+      padded_packs,
+      keys,
       true);
 }
 
@@ -249,14 +214,17 @@ void attention_backward(const AttentionHead<T>& head, const AttentionGradients<T
   queries.padded_dim = padded;
   queries.q_across = scratch;
   queries.dout_across = queries.q_across + across;
-  queries.dq_across = queries.dout_across + across;
-  T* weights = queries.dq_across + across;
+  T* weights = queries.dout_across + across;
   T* slopes = weights + kAttentionTile * kAttentionTile;
   queries.q_along = slopes + kAttentionTile * kAttentionTile;
   queries.dout_along = queries.q_along + kAttentionTile * padded;
-  T* dk = queries.dout_along + kAttentionTile * padded;
+  queries.dq_along = queries.dout_along + kAttentionTile * padded;
+  T* keys = queries.dq_along + kAttentionTile * padded;
+  T* dk = keys + head.sequence * padded;
   T* dv = dk + head.sequence * padded;
+  copy_padded(head.k, head.stride, head.sequence, head.head_dim, keys, padded);
   clear(dk, 2 * head.sequence * padded);
+  const auto unchanged = [](std::int64_t) MUSTER_INLINE_LAMBDA { return T{1}; };
 
   for (std::int64_t q0 = 0; q0 < head.sequence; q0 += kAttentionTile) {
     load_queries(head, g, q0, queries);
@@ -264,26 +232,24 @@ void attention_backward(const AttentionHead<T>& head, const AttentionGradients<T
       const KeyTile<T> tile{
           head.k + k0 * head.stride,
           head.v + k0 * head.stride,
+          keys + k0 * padded,
           dk + k0 * padded,
           dv + k0 * padded,
           smaller(kAttentionTile, head.sequence - k0),
           k0 == q0};
       backward_tile(head, queries, tile, weights, slopes);
     }
-    transpose_out(
-        queries.dq_across,
-        kAttentionTile,
+    copy_scaled(
+        queries.dq_along,
+        padded,
         queries.count,
         head.head_dim,
         g.dq + q0 * head.stride,
-        head.stride);
+        head.stride,
+        unchanged);
   }
-  for (std::int64_t t = 0; t < head.sequence; ++t) {
-    for (std::int64_t d = 0; d < head.head_dim; ++d) {
-      g.dk[t * head.stride + d] = dk[t * padded + d];
-      g.dv[t * head.stride + d] = dv[t * padded + d];
-    }
-  }
+  copy_scaled(dk, padded, head.sequence, head.head_dim, g.dk, head.stride, unchanged);
+  copy_scaled(dv, padded, head.sequence, head.head_dim, g.dv, head.stride, unchanged);
 }
 
 template void attention_backward(

@@ -1,8 +1,8 @@
 // One head of causal attention, forward, with online softmax.
 //
-// Everything is transposed: keys are rows, queries are lanes. Maximum, exp, sum and rescaling of a
-// query are then plain vertical operations on packs, and keys and values are only read as single
-// elements, so they need no packing and head_dim no padding.
+// Scores are transposed: keys are rows, queries are lanes. Maximum, exp and sum of a query are then
+// plain vertical operations on packs. In the product with v lanes are head_dim, as in memory. So
+// q is all that must be transposed.
 #include "cpu/simd/functions.h"
 #include "cpu/simd/math.h"
 #include "cpu/simd/tile.h"
@@ -15,13 +15,11 @@ template <typename T>
 constexpr T kMinusInfinity = -static_cast<T>(__builtin_inff());
 
 template <typename T>
-inline constexpr std::int64_t kTilePacks = kAttentionTile / kLanes<T>;
-
-template <typename T>
 struct Tile {
   const T* k;  // key 0 of the tile, rows `stride` apart
-  const T* v;
+  const T* v;  // rows `padded_dim` apart
   std::int64_t stride;
+  std::int64_t padded_dim;
   std::int64_t head_dim;
   std::int64_t keys;
   bool diagonal;  // key j is visible to query i only if j <= i, both counted in the tile
@@ -30,13 +28,10 @@ struct Tile {
 // What is kept of the queries between tiles.
 template <typename T>
 struct QueryState {
-  T max[kAttentionTile];
-  T sum[kAttentionTile];
+  T max[static_cast<std::size_t>(kAttentionTile)];
+  T sum[static_cast<std::size_t>(kAttentionTile)];
+  T correction[static_cast<std::size_t>(kAttentionTile)];  // for what was gathered before this tile
 };
-
-constexpr std::int64_t smaller(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
 
 // scores[key, query] = k . q, of visible packs only.
 template <typename T>
@@ -70,15 +65,6 @@ void score(const Tile<T>& tile, const T* queries, T* scores) {
   }
 }
 
-template <typename T>
-Pack<T> lane_numbers() {
-  T numbers[kLanes<T>];
-  for (int i = 0; i < kLanes<T>; ++i) {
-    numbers[i] = static_cast<T>(i);
-  }
-  return load<Pack<T>>(numbers);
-}
-
 // Scales the logits of 16 (8) queries and hides later keys. Returns the maximum of each query.
 template <typename T>
 MUSTER_INLINE Pack<T> scale_and_mask(
@@ -103,10 +89,9 @@ MUSTER_INLINE Pack<T> scale_and_mask(
   return largest;
 }
 
-// Turns the logits of pack `p` into weights; rescales what the queries gathered so far.
+// Turns the logits of pack `p` into weights and moves the state of its queries on.
 template <typename T>
-void weigh(
-    const Tile<T>& tile, T scale, std::int64_t p, T* scores, QueryState<T>& state, T* gathered) {
+void weigh(const Tile<T>& tile, T scale, std::int64_t p, T* scores, QueryState<T>& state) {
   const std::int64_t first = p * kLanes<T>;
   T* column = scores + first;
   const std::int64_t triangle = tile.diagonal ? smaller(first, tile.keys) : tile.keys;
@@ -119,96 +104,59 @@ void weigh(
   const auto shift =
       map([](auto x) MUSTER_INLINE_LAMBDA { return x == kMinusInfinity<T> ? decltype(x){} : x; },
           largest);
-  const auto correction = exponential(before - shift);
+  const auto correction = exponential<ExpRange::kNotPositive>(before - shift);
   auto total = load<Pack<T>>(state.sum + first) * correction;
   for (std::int64_t j = 0; j < keys; ++j) {
-    const auto weight = exponential(load<Pack<T>>(column + j * kAttentionTile) - shift);
-    store(column + j * kAttentionTile, weight);
+    T* place = column + j * kAttentionTile;
+    const auto weight = exponential<ExpRange::kNotPositive>(load<Pack<T>>(place) - shift);
+    store(place, weight);
     total = total + weight;
   }
   store(state.sum + first, total);
-  for (std::int64_t d = 0; d < tile.head_dim; ++d) {
-    T* row = gathered + d * kAttentionTile + first;
-    store(row, load<Pack<T>>(row) * correction);
-  }
+  store(state.correction + first, correction);
 }
 
-// gathered[d, query] += v[key, d] * weight, where some keys are later than some of the 16 queries:
-// their weight is 0, but 0 * NaN must not reach the past.
+// gathered[query, d] = gathered * correction + weights * v.
 template <typename T>
-void gather_triangle(const Tile<T>& tile, std::int64_t first, const T* scores, T* gathered) {
-  const auto lanes = lane_numbers<T>();
-  const std::int64_t keys = smaller(kLanes<T>, tile.keys - first);
-  for (std::int64_t d = 0; d < tile.head_dim; ++d) {
-    T* row = gathered + d * kAttentionTile + first;
-    auto total = load<Pack<T>>(row);
-    for (std::int64_t j = 0; j < keys; ++j) {
-      const auto value = broadcast<Pack<T>>(tile.v[(first + j) * tile.stride + d]);
-      const auto weight = load<Pack<T>>(scores + (first + j) * kAttentionTile + first);
-      total = total + value_if(
-                          [](auto lane, auto key) MUSTER_INLINE_LAMBDA { return lane >= key; },
-                          lanes,
-                          broadcast<Pack<T>>(static_cast<T>(j)),
-                          value * weight);
-    }
-    store(row, total);
-  }
-}
-
-template <typename T>
-void gather(const Tile<T>& tile, const T* scores, T* gathered) {
-  if (!tile.diagonal) {
+void gather(
+    const Tile<T>& tile,
+    std::int64_t queries,
+    const T* weights,
+    const QueryState<T>& state,
+    T* gathered) {
+  const Strided<T> by_query{weights, 1, kAttentionTile};
+  const std::int64_t packs = tile.padded_dim / kLanes<T>;
+  copy_scaled(
+      gathered,
+      tile.padded_dim,
+      queries,
+      tile.padded_dim,
+      gathered,
+      tile.padded_dim,
+      [&state](std::int64_t i) MUSTER_INLINE_LAMBDA { return state.correction[i]; });
+  if (tile.diagonal) {
+    multiply_lower(by_query, tile.v, tile.padded_dim, gathered, tile.padded_dim, queries, packs);
+  } else {
     multiply(
-        {tile.v, 1, tile.stride},
-        scores,
-        kAttentionTile,
+        by_query,
+        tile.v,
+        tile.padded_dim,
         gathered,
-        kAttentionTile,
-        tile.head_dim,
-        kTilePacks<T>,
+        tile.padded_dim,
+        queries,
+        packs,
         tile.keys,
         true);
-    return;
-  }
-  for (std::int64_t p = 0; p < kTilePacks<T> && p * kLanes<T> < tile.keys; ++p) {
-    const std::int64_t first = p * kLanes<T>;
-    const std::int64_t later = first + kLanes<T>;
-    gather_triangle(tile, first, scores, gathered);
-    multiply(
-        {tile.v + first * tile.stride, 1, tile.stride},
-        scores + first * kAttentionTile + later,
-        kAttentionTile,
-        gathered + later,
-        kAttentionTile,
-        tile.head_dim,
-        kTilePacks<T> - p - 1,
-        smaller(kLanes<T>, tile.keys - first),
-        true);
   }
 }
 
-// Normalises and writes the queries of a tile; returns their maximum logit.
+// The maximum logit of the queries that exist.
 template <typename T>
-T finish(
-    const AttentionHead<T>& head,
-    std::int64_t queries,
-    const QueryState<T>& state,
-    T* gathered,
-    T* out,
-    T* lse) {
+T largest_logit(const QueryState<T>& state, std::int64_t queries) {
   auto largest = broadcast<Pack<T>>(kMinusInfinity<T>);
   for (std::int64_t i = 0; i < queries; i += kLanes<T>) {
     largest = max_or_nan(
         largest, load_part(state.max + i, smaller(kLanes<T>, queries - i), kMinusInfinity<T>));
-    const auto inverse = broadcast<Pack<T>>(T{1}) / load<Pack<T>>(state.sum + i);
-    for (std::int64_t d = 0; d < head.head_dim; ++d) {
-      T* row = gathered + d * kAttentionTile + i;
-      store(row, load<Pack<T>>(row) * inverse);
-    }
-  }
-  transpose_out(gathered, kAttentionTile, queries, head.head_dim, out, head.stride);
-  for (std::int64_t i = 0; i < queries; ++i) {
-    lse[i] = state.max[i] + static_cast<T>(__builtin_log(static_cast<double>(state.sum[i])));
   }
   return max_lane(largest);
 }
@@ -217,37 +165,49 @@ T finish(
 
 template <typename T>
 T attention_forward(const AttentionHead<T>& head, T* out, T* lse, T* scratch) {
+  const std::int64_t padded = padded_head_dim<T>(head.head_dim);
   T* queries = scratch;
-  T* gathered = queries + head.head_dim * kAttentionTile;
-  T* scores = gathered + head.head_dim * kAttentionTile;
+  T* scores = queries + head.head_dim * kAttentionTile;
+  T* gathered = scores + kAttentionTile * kAttentionTile;
+  T* values = gathered + kAttentionTile * padded;
+  copy_padded(head.v, head.stride, head.sequence, head.head_dim, values, padded);
   T result = kMinusInfinity<T>;
   for (std::int64_t q0 = 0; q0 < head.sequence; q0 += kAttentionTile) {
     const std::int64_t count = smaller(kAttentionTile, head.sequence - q0);
     transpose_in(
         head.q + q0 * head.stride, head.stride, count, head.head_dim, queries, kAttentionTile);
-    QueryState<T> state;
-    for (std::int64_t i = 0; i < kAttentionTile; ++i) {
-      state.max[i] = kMinusInfinity<T>;
-      state.sum[i] = T{0};
+    QueryState<T> state{};
+    for (T& largest : state.max) {
+      largest = kMinusInfinity<T>;
     }
-    for (std::int64_t i = 0; i < head.head_dim * kAttentionTile; ++i) {
-      gathered[i] = T{0};
-    }
+    clear(gathered, kAttentionTile * padded);
     for (std::int64_t k0 = 0; k0 <= q0; k0 += kAttentionTile) {
       const Tile<T> tile{
           head.k + k0 * head.stride,
-          head.v + k0 * head.stride,
+          values + k0 * padded,
           head.stride,
+          padded,
           head.head_dim,
           smaller(kAttentionTile, head.sequence - k0),
           k0 == q0};
       score(tile, queries, scores);
       for (std::int64_t p = 0; p * kLanes<T> < count; ++p) {
-        weigh(tile, head.scale, p, scores, state, gathered);
+        weigh(tile, head.scale, p, scores, state);
       }
-      gather(tile, scores, gathered);
+      gather(tile, count, scores, state, gathered);
     }
-    const T largest = finish(head, count, state, gathered, out + q0 * head.stride, lse + q0);
+    copy_scaled(
+        gathered,
+        padded,
+        count,
+        head.head_dim,
+        out + q0 * head.stride,
+        head.stride,
+        [&state](std::int64_t i) MUSTER_INLINE_LAMBDA { return T{1} / state.sum[i]; });
+    for (std::int64_t i = 0; i < count; ++i) {
+      lse[q0 + i] = state.max[i] + static_cast<T>(__builtin_log(static_cast<double>(state.sum[i])));
+    }
+    const T largest = largest_logit(state, count);
     result = largest > result || largest != largest ? largest : result;
   }
   return result;

@@ -7,10 +7,13 @@
 
 namespace muster::kernels::MUSTER_SIMD_ISA {
 
+// What the caller knows of the argument of exp.
+enum class ExpRange { kAny, kNotPositive };
+
 // exp of a register of floats: 2^n * (1 + r + r^2 p(r)), |r| <= ln(2)/2, p fitted by least squares
 // on Chebyshev nodes to 3.6e-9. Relative error below 2e-7 on [-87.33, 88.37]; below that exactly 0,
 // above +Inf; NaN stays NaN. (libm's expf takes one float at a time and is ten times slower.)
-template <typename V>
+template <ExpRange kRange, typename V>
 MUSTER_INLINE V exp_float(V x) {
   typedef std::uint32_t Bits __attribute__((vector_size(sizeof(V))));  // NOLINT
   constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
@@ -26,13 +29,16 @@ MUSTER_INLINE V exp_float(V x) {
   const V scale = V((Bits(shifted) + 127U) << 23U);
   const V product = y * scale;
   const V bounded = x < -87.33F ? V{} : product;
+  if constexpr (kRange == ExpRange::kNotPositive) {
+    return bounded;
+  }
   return x > 88.37F ? V{} + __builtin_inff() : bounded;
 }
 
-template <typename V>
+template <ExpRange kRange, typename V>
 MUSTER_INLINE V exp_native(V x) {
   if constexpr (sizeof(x[0]) == sizeof(float)) {
-    return exp_float(x);
+    return exp_float<kRange>(x);
   } else {
     for (unsigned i = 0; i < sizeof(V) / sizeof(x[0]); ++i) {
       x[i] = __builtin_exp(x[i]);
@@ -41,9 +47,9 @@ MUSTER_INLINE V exp_native(V x) {
   }
 }
 
-template <typename P>
+template <ExpRange kRange = ExpRange::kAny, typename P>
 MUSTER_INLINE P exponential(P a) {
-  return map([](auto x) MUSTER_INLINE_LAMBDA { return exp_native(x); }, a);
+  return map([](auto x) MUSTER_INLINE_LAMBDA { return exp_native<kRange>(x); }, a);
 }
 
 // Sum of the lanes, pairwise.

@@ -56,8 +56,7 @@ struct KernelTable {
   // y = beta * y + alpha * x; beta 0 overwrites.
   void (*scale_add)(T alpha, const T* x, T beta, T* y, std::int64_t count);
 
-  // Returns the maximum logit. `scratch`: attention_forward_scratch(head_dim) elements, 64-byte
-  // aligned.
+  // Returns the maximum logit. `scratch`: 64-byte aligned, of the sizes given below.
   T (*attention_forward)(const AttentionHead<T>& head, T* out, T* lse, T* scratch);
   void (*attention_backward)(
       const AttentionHead<T>& head, const AttentionGradients<T>& gradients, T* scratch);
@@ -99,16 +98,18 @@ constexpr std::int64_t padded_head_dim(std::int64_t head_dim) {
   return (head_dim + kWidth - 1) / kWidth * kWidth;
 }
 
-// Elements: q^T, out^T and the tile of scores.
-constexpr std::int64_t attention_forward_scratch(std::int64_t head_dim) {
-  return (2 * head_dim + kAttentionTile) * kAttentionTile;
+// Elements: q^T and the tile of scores, the tile of out, v of the whole head.
+template <typename T>
+constexpr std::int64_t attention_forward_scratch(std::int64_t head_dim, std::int64_t sequence) {
+  return (head_dim + kAttentionTile) * kAttentionTile +
+         (kAttentionTile + sequence) * padded_head_dim<T>(head_dim);
 }
 
-// Elements: q^T, dout^T, dq^T, two tiles, q and dout padded, dk and dv of the whole head.
+// Elements: q^T, dout^T and two tiles; tiles of q, dout and dq; k, dk and dv of the whole head.
 template <typename T>
 constexpr std::int64_t attention_backward_scratch(std::int64_t head_dim, std::int64_t sequence) {
-  return (3 * head_dim + 2 * kAttentionTile + 2 * padded_head_dim<T>(head_dim)) * kAttentionTile +
-         2 * sequence * padded_head_dim<T>(head_dim);
+  return (2 * head_dim + 2 * kAttentionTile) * kAttentionTile +
+         3 * (kAttentionTile + sequence) * padded_head_dim<T>(head_dim);
 }
 
 // The table for this machine; MUSTER_KERNELS_ISA=baseline|avx2|avx512 asks for a lesser one.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/simd/pack.h"
+#include "cpu/simd/table.h"
 
 #include <cstddef>
 
@@ -124,7 +125,46 @@ void multiply(
   }
 }
 
-// to[columns, kAttentionTile] = from[rows, columns] transposed; columns beyond `rows` become 0.
+// c[rows, packs] += a[rows, depth] * b[depth, packs] with depth <= row only: nothing of a later row
+// of b is touched, so a NaN there stays there.
+template <typename T>
+void multiply_lower(
+    Strided<T> a,
+    const T* b,
+    std::int64_t b_stride,
+    T* c,
+    std::int64_t c_stride,
+    std::int64_t rows,
+    std::int64_t packs) {
+  constexpr auto kStep = static_cast<std::int64_t>(kBlockRows);
+  for (std::int64_t r = 0; r < rows; r += kStep) {
+    const std::int64_t count = r + kStep < rows ? kStep : rows - r;
+    multiply(
+        {a.data + r * a.row_stride, a.row_stride, a.depth_stride},
+        b,
+        b_stride,
+        c + r * c_stride,
+        c_stride,
+        count,
+        packs,
+        r,
+        true);
+    for (std::int64_t i = r; i < r + count; ++i) {
+      multiply(
+          {a.data + i * a.row_stride + r * a.depth_stride, a.row_stride, a.depth_stride},
+          b + r * b_stride,
+          b_stride,
+          c + i * c_stride,
+          c_stride,
+          1,
+          packs,
+          i - r + 1,
+          true);
+    }
+  }
+}
+
+// to[columns, rows of to_stride] = from[rows, columns] transposed; beyond `rows` 0 up to to_stride.
 template <typename T>
 void transpose_in(
     const T* from,
@@ -133,32 +173,105 @@ void transpose_in(
     std::int64_t columns,
     T* to,
     std::int64_t to_stride) {
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t c = 0; c < columns; ++c) {
-      to[c * to_stride + r] = from[r * stride + c];
+  typedef T Four __attribute__((vector_size(4 * sizeof(T))));  // NOLINT
+  const std::int64_t whole_rows = rows / 4 * 4;
+  const std::int64_t whole_columns = columns / 4 * 4;
+  for (std::int64_t r = 0; r < whole_rows; r += 4) {
+    for (std::int64_t c = 0; c < whole_columns; c += 4) {
+      Four row[4];
+      for (std::int64_t i = 0; i < 4; ++i) {
+        __builtin_memcpy(
+            &row[static_cast<std::size_t>(i)], from + (r + i) * stride + c, sizeof(Four));
+      }
+      const Four low01 = __builtin_shufflevector(row[0], row[1], 0, 4, 1, 5);
+      const Four high01 = __builtin_shufflevector(row[0], row[1], 2, 6, 3, 7);
+      const Four low23 = __builtin_shufflevector(row[2], row[3], 0, 4, 1, 5);
+      const Four high23 = __builtin_shufflevector(row[2], row[3], 2, 6, 3, 7);
+      row[0] = __builtin_shufflevector(low01, low23, 0, 1, 4, 5);
+      row[1] = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
+      row[2] = __builtin_shufflevector(high01, high23, 0, 1, 4, 5);
+      row[3] = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
+      for (std::int64_t i = 0; i < 4; ++i) {
+        __builtin_memcpy(
+            to + (c + i) * to_stride + r, &row[static_cast<std::size_t>(i)], sizeof(Four));
+      }
     }
   }
   for (std::int64_t c = 0; c < columns; ++c) {
+    for (std::int64_t r = c < whole_columns ? whole_rows : 0; r < rows; ++r) {
+      to[c * to_stride + r] = from[r * stride + c];
+    }
     for (std::int64_t r = rows; r < to_stride; ++r) {
       to[c * to_stride + r] = T{0};
     }
   }
 }
 
-// to[rows, columns] (rows `stride` apart) = from[columns, rows] transposed.
+// to[rows, padded] = from[rows, columns] (rows `stride` apart), 0 beyond `columns`.
 template <typename T>
-void transpose_out(
+void copy_padded(
     const T* from,
-    std::int64_t from_stride,
+    std::int64_t stride,
     std::int64_t rows,
     std::int64_t columns,
     T* to,
-    std::int64_t stride) {
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t c = 0; c < columns; ++c) {
-      to[r * stride + c] = from[c * from_stride + r];
+    std::int64_t padded) {
+  const std::int64_t whole = columns / kLanes<T> * kLanes<T>;
+  for (std::int64_t r = 0; r < rows; ++r, from += stride, to += padded) {
+    for (std::int64_t c = 0; c < whole; c += kLanes<T>) {
+      store(to + c, load<Pack<T>>(from + c));
+    }
+    if (whole < columns) {
+      store(to + whole, load_part(from + whole, columns - whole, T{0}));
     }
   }
+}
+
+// to[rows, columns] (rows `stride` apart) = from[rows, padded] times the factor of its row.
+template <typename T, typename Factor>
+MUSTER_INLINE void copy_scaled(
+    const T* from,
+    std::int64_t padded,
+    std::int64_t rows,
+    std::int64_t columns,
+    T* to,
+    std::int64_t stride,
+    Factor factor) {
+  for (std::int64_t r = 0; r < rows; ++r, from += padded, to += stride) {
+    const auto scale = broadcast<Pack<T>>(factor(r));
+    std::int64_t c = 0;
+    for (; c + kLanes<T> <= columns; c += kLanes<T>) {
+      store(to + c, load<Pack<T>>(from + c) * scale);
+    }
+    if (c < columns) {
+      store_part(to + c, load<Pack<T>>(from + c) * scale, columns - c);
+    }
+  }
+}
+
+template <typename T>
+void clear(T* values, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    values[i] = T{0};
+  }
+}
+
+constexpr std::int64_t smaller(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
+
+// Packs of queries in a tile of attention.
+template <typename T>
+inline constexpr std::int64_t kTilePacks = kAttentionTile / kLanes<T>;
+
+// 0, 1, 2, ...
+template <typename T>
+Pack<T> lane_numbers() {
+  T numbers[static_cast<std::size_t>(kLanes<T>)];
+  for (std::size_t i = 0; i < static_cast<std::size_t>(kLanes<T>); ++i) {
+    numbers[i] = static_cast<T>(i);
+  }
+  return load<Pack<T>>(numbers);
 }
 
 }  // namespace muster::kernels::MUSTER_SIMD_ISA
