@@ -12,14 +12,14 @@ namespace muster::moe_lm {
 namespace {
 
 // How far two runs of the same arithmetic, rounded differently, may be apart in loss after `step`
-// updates. Forward: a few hundred float roundings of 2^-24 in a row give the loss below 1e-5. An
-// update's error enters through Newton-Schulz, whose slope of up to 485 at 0 turns rounding of
-// 2^-24 into 3e-5 of a singular direction; a step moves each of the 8e3 Muon weights by about rate
-// * 0.2 * sqrt(16) / 4 per element, 2e-3, so the weights are off by 2e-3 * 3e-5 * sqrt(8e3) = 5e-6
-// in norm, the loss by that times a gradient norm below 2: 1e-5 per step. A wrong formula anywhere
-// is off by 1e-3 within two steps.
+// updates. Forward: some tens of float roundings of 2^-24 put a token's loss off by about 1e-6, the
+// mean over 128 tokens by a tenth of that. An update's error enters through Newton-Schulz, whose
+// slope of up to 485 at 0 turns rounding of 2^-24 into at most 3e-5 of a direction that moves an
+// element by rate * 0.2 = 2e-3: 6e-8 per element, of random sign, seen through a gradient norm of
+// about 1: below 5e-7 per step. Seen: 4e-8. A wrong formula anywhere is off by 1e-4 and more within
+// two steps.
 double tolerance(std::size_t step) {
-  return 1e-5 * static_cast<double>(step + 1);
+  return 5e-7 * static_cast<double>(step + 1);
 }
 
 void expect_same_course(const std::vector<double>& a, const std::vector<double>& b) {
