@@ -4,7 +4,6 @@
 #include <muster/store/query.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <map>
 #include <optional>
@@ -18,8 +17,8 @@ constexpr std::int32_t kEventsPerPage = 1000;
 
 using ValueByStep = std::map<std::int64_t, double>;
 
-// The newest values of a job-wide series; steps that are not finite are absent, as they are for the
-// detectors.
+// The newest values of a job-wide series. Buckets of one step keep no NaN apart from infinities:
+// both come back as NaN, which the detectors treat alike.
 Expected<ValueByStep> read_values(
     store::Query& query,
     const std::string& run_id,
@@ -45,9 +44,10 @@ Expected<ValueByStep> read_values(
           history.last_step + 1,
           static_cast<std::int32_t>(kObservedStepsMax)));
   for (const store::Bucket& bucket : range.buckets) {
-    if (bucket.count == 1 && bucket.nonfinite_count == 0) {
-      values.emplace(bucket.step_first, static_cast<double>(bucket.last));
-    }
+    const bool finite = bucket.nonfinite_count == 0;
+    values.emplace(
+        bucket.step_first,
+        finite ? static_cast<double>(bucket.last) : std::numeric_limits<double>::quiet_NaN());
   }
   return values;
 }
@@ -85,7 +85,7 @@ Status read_actions(store::Query& query, const std::string& run_id, History& his
     for (store::StoredEvent& stored : page) {
       after = stored.event_id;
       if (stored.event.kind == event_kind::kAction) {
-        history.events.push_back(std::move(stored.event));
+        history.actions.push_back(std::move(stored.event));
       }
     }
     if (page.size() < static_cast<std::size_t>(kEventsPerPage)) {

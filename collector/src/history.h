@@ -17,7 +17,7 @@ struct History {
   Generation generation;
   std::int64_t last_step{-1};
   std::vector<detect::StepObservation> observations;  // Newest generation, ascending; the last few.
-  std::vector<Event> events;                          // Actions, ascending.
+  std::vector<Event> actions;                         // Ascending.
 };
 
 // Reads committed data through a connection of its own. An unreadable database gives an empty

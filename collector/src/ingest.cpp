@@ -65,7 +65,8 @@ Status Ingest::handle(Task& task) {
           }
           const Status status = add(found->second, work);
           if (!status.ok() && is_callers_fault(status.code())) {
-            refuse(found->second, status.message());
+            // A session that the store does not know any more starts over; bad data stays bad.
+            refuse(found->second, status.message(), status.code() != StatusCode::kInvalidArgument);
             return {};
           }
           return status;
@@ -132,7 +133,7 @@ Status Ingest::add(Session& session, const wire::SampleBatch& batch) {
   }
   const auto schema = session.schemas.find(batch.schema_hash);
   if (schema == session.schemas.end()) {
-    return failed_precondition("samples came before the schema that describes them");
+    return invalid_argument("samples came before the schema that describes them");
   }
   const SchemaView& view = *schema->second;
   if (batch.frames.front().values.size() != view.schema().metrics.size()) {
@@ -193,9 +194,15 @@ Status Ingest::add(Session& session, const wire::CommandRequest& request) {
   if (session.peer->hello.role == wire::PeerRole::kAgent) {
     return invalid_argument("an agent may not issue commands");
   }
-  MUSTER_ASSIGN_OR_RETURN(const CommandId id, command(request));
-  reply(session, wire::CommandAccepted{id});
-  return {};
+  const Expected<CommandId> id = command(request);
+  if (!id.ok() && is_callers_fault(id.status().code())) {
+    refuse(session, id.status().message(), false);
+    return {};
+  }
+  if (id.ok()) {
+    reply(session, wire::CommandAccepted{*id});
+  }
+  return id.status();
 }
 
 Status Ingest::add(const FindingRaised& raised) {
@@ -285,13 +292,7 @@ Ingest::Run& Ingest::run_of(const std::string& run_id) {
   run.known = history.known;
   run.generation = history.generation;
   run.step = history.last_step;
-  for (const Event& event : history.events) {
-    run.judge.replay(event);
-  }
-  for (const detect::StepObservation& observation : history.observations) {
-    // Only fills the windows: what it finds was recorded when it was new.
-    static_cast<void>(run.judge.observe(observation));
-  }
+  run.judge.replay(history.observations, history.actions);
   return run;
 }
 
@@ -301,7 +302,10 @@ bool Ingest::accepts_seq(Session& session, std::uint64_t first, std::uint64_t co
   if (first >= 1 && first <= kSeqMax - count) {
     return true;
   }
-  refuse(session, "sequence numbers start at 1 and end below 2^63, not " + std::to_string(first));
+  refuse(
+      session,
+      "sequence numbers start at 1 and end below 2^63, not " + std::to_string(first),
+      false);
   return false;
 }
 
@@ -322,12 +326,12 @@ void Ingest::reply(const Session& session, wire::Message message) {
 }
 
 // What the transaction holds of the session is acked before its last word.
-void Ingest::refuse(Session& session, std::string reason) {
+void Ingest::refuse(Session& session, std::string reason, bool retry) {
   session.refused = true;
   if (unacked_.erase(session.peer->session_id) > 0) {
     reply(session, wire::Ack{session.last_seq});
   }
-  reply(session, wire::Goodbye{std::move(reason), false});
+  reply(session, wire::Goodbye{std::move(reason), retry});
 }
 
 std::vector<Answer> Ingest::committed() {

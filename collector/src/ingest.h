@@ -94,7 +94,7 @@ class Ingest {
   void note_step(const Identity& identity, std::int64_t step);
   void stored(Session& session, std::uint64_t seq);
   void reply(const Session& session, wire::Message message);
-  void refuse(Session& session, std::string reason);
+  void refuse(Session& session, std::string reason, bool retry);
 
   store::Store& store_;
   const Policy& policy_;

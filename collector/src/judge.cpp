@@ -1,39 +1,30 @@
 #include "src/judge.h"
 
+#include <optional>
 #include <utility>
 
 namespace muster::collector {
 
-struct Judge::State {
-  const Policy& policy;
-  PolicyState policy_state;
-  std::int64_t generation{-1};
-  std::int64_t step{-1};
-};
+namespace {
 
-Judge::Judge(const Policy& policy) : state_(std::make_unique<State>(State{policy, {}, -1, -1})) {}
+detect::JobDetectorOptions detector_options(const Policy& policy) {
+  detect::JobDetectorOptions options;
+  options.max_logit.tau = policy.max_logit_threshold;
+  return options;
+}
 
-Judge::~Judge() = default;
-Judge::Judge(Judge&& other) noexcept = default;
-Judge& Judge::operator=(Judge&& other) noexcept = default;
+}  // namespace
+
+Judge::Judge(const Policy& policy) : policy_(&policy), detector_(detector_options(policy)) {}
 
 std::vector<detect::Finding> Judge::observe(const detect::StepObservation& observation) {
-  const bool older = observation.generation < state_->generation;
-  const bool repeated =
-      observation.generation == state_->generation && observation.step <= state_->step;
-  if (older || repeated) {
-    return {};
-  }
-  state_->generation = observation.generation;
-  state_->step = observation.step;
-  return {};
+  return detector_.observe(observation);
 }
 
 Judgement Judge::decide(const detect::Finding& finding, std::int64_t wall_unix_ns) {
   Judgement judgement;
   judgement.finding = to_event(finding, wall_unix_ns);
-  for (const PlannedAction& planned :
-       collector::decide(state_->policy, finding, state_->policy_state)) {
+  for (const PlannedAction& planned : collector::decide(*policy_, finding, policy_state_)) {
     judgement.actions.push_back(to_event(planned, finding, wall_unix_ns));
     if (std::optional<Command> command = to_command(planned)) {
       judgement.commands.push_back(*std::move(command));
@@ -42,8 +33,15 @@ Judgement Judge::decide(const detect::Finding& finding, std::int64_t wall_unix_n
   return judgement;
 }
 
-void Judge::replay(const Event& action) {
-  collector::replay(action, state_->policy_state);
+void Judge::replay(
+    const std::vector<detect::StepObservation>& observations, const std::vector<Event>& actions) {
+  for (const detect::StepObservation& observation : observations) {
+    static_cast<void>(detector_.observe(observation));
+  }
+  static_cast<void>(detector_.flush());
+  for (const Event& action : actions) {
+    collector::replay(action, policy_state_);
+  }
 }
 
 }  // namespace muster::collector

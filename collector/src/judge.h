@@ -1,13 +1,13 @@
-// Detection and policy of one run: observations go in in step order, what to record and to command
-// comes out. Pure; owned by the writer. Windows start afresh with every generation.
+// Detection and policy of one run: observations go in, what to record and to command comes out.
+// Pure; owned by the writer. The detectors order steps and start afresh with every generation.
 #pragma once
 
 #include <muster/collector/policy.h>
 #include <muster/common/telemetry.h>
 #include <muster/detect/detector.h>
+#include <muster/detect/job_detector.h>
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 namespace muster::collector {
@@ -23,23 +23,20 @@ class Judge {
  public:
   // `policy` must outlive the judge.
   explicit Judge(const Policy& policy);
-  ~Judge();
-  Judge(Judge&& other) noexcept;
-  Judge& operator=(Judge&& other) noexcept;
-  Judge(const Judge&) = delete;
-  Judge& operator=(const Judge&) = delete;
 
-  // Nothing for a step of an older generation or one that was observed already.
   [[nodiscard]] std::vector<detect::Finding> observe(const detect::StepObservation& observation);
 
   [[nodiscard]] Judgement decide(const detect::Finding& finding, std::int64_t wall_unix_ns);
 
-  // From the store, after a restart of the collector: earlier actions, in order.
-  void replay(const Event& action);
+  // After a restart of the collector: what was observed and done before it, each in order. Fills
+  // windows, cooldowns and budgets; finds nothing, for that was recorded when it was new.
+  void replay(
+      const std::vector<detect::StepObservation>& observations, const std::vector<Event>& actions);
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  const Policy* policy_;
+  PolicyState policy_state_;
+  detect::JobDetector detector_;
 };
 
 }  // namespace muster::collector

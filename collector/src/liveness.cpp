@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 namespace muster::collector {
 
@@ -75,6 +76,8 @@ void Liveness::heard(const wire::Hello& hello, std::int64_t step, MonotonicTime 
   if (is_agent(hello)) {
     RankState& rank = run->ranks[hello.identity.rank];
     rank.step = std::max(rank.step, step);
+    run->progress.observe(
+        hello.identity.generation.value(), hello.identity.rank.value(), step, now);
   }
 }
 
@@ -87,6 +90,7 @@ void Liveness::closed(const wire::Hello& hello, bool said_goodbye, MonotonicTime
   rank.connected = false;
   rank.may_leave = rank.may_leave || said_goodbye;
   rank.closed_at = now;
+  run->progress.forget(hello.identity.generation.value(), hello.identity.rank.value());
 }
 
 void Liveness::dismissed(const std::string& run_id) {
@@ -99,21 +103,27 @@ void Liveness::dismissed(const std::string& run_id) {
   }
 }
 
-std::vector<LostRank> Liveness::judge(MonotonicTime now) {
-  std::vector<LostRank> lost;
+std::vector<LivenessFinding> Liveness::judge(MonotonicTime now) {
+  std::vector<LivenessFinding> findings;
   for (auto& [run_id, run] : runs_) {
     for (auto& [number, rank] : run.ranks) {
       const bool gone = !rank.connected && !rank.may_leave && !rank.reported;
       if (gone && now - rank.closed_at >= lost_after_ && run.heard_at > rank.closed_at) {
         rank.reported = true;
-        lost.push_back(
+        findings.push_back(
             {run_id,
              run.generation,
              rank_lost(number, run.generation, rank.step, now - rank.closed_at)});
       }
     }
+    for (detect::Finding& finding : run.progress.judge(now)) {
+      // Lost ranks are judged above, by their connections.
+      if (finding.rule != "rank_lost") {
+        findings.push_back({run_id, run.generation, std::move(finding)});
+      }
+    }
   }
-  return lost;
+  return findings;
 }
 
 void Liveness::forget_oldest() {

@@ -1,4 +1,4 @@
-// Which ranks of a running job are gone.
+// Which ranks of a running job are gone, and whether the job still moves.
 //
 // Sans-I/O: time comes in as an argument (receiver-side, monotonic), findings go out as values. Not
 // thread-safe; the owner serialises calls.
@@ -12,6 +12,7 @@
 #include <muster/common/clock.h>
 #include <muster/common/ids.h>
 #include <muster/detect/detector.h>
+#include <muster/detect/rank_liveness.h>
 #include <muster/wire/messages.h>
 
 #include <chrono>
@@ -22,10 +23,10 @@
 
 namespace muster::collector {
 
-struct LostRank {
+struct LivenessFinding {
   std::string run_id;
   Generation generation;
-  detect::Finding finding;  // rule "rank_lost", subject "rank <r>"
+  detect::Finding finding;  // rule "rank_lost", subject "rank <r>"; rule "no_progress"
 };
 
 class Liveness {
@@ -43,8 +44,8 @@ class Liveness {
   // still there may go without a goodbye. Those that went before stay lost.
   void dismissed(const std::string& run_id);
 
-  // Each lost rank once per generation.
-  [[nodiscard]] std::vector<LostRank> judge(MonotonicTime now);
+  // Each lost rank once per generation; each stall once.
+  [[nodiscard]] std::vector<LivenessFinding> judge(MonotonicTime now);
 
  private:
   struct RankState {
@@ -59,6 +60,7 @@ class Liveness {
     Generation generation;
     MonotonicTime heard_at{};
     std::map<Rank, RankState> ranks;
+    detect::RankLiveness progress{detect::LivenessOptions{}};
   };
 
   [[nodiscard]] Run* newest_run_of(const wire::Hello& hello);

@@ -141,7 +141,7 @@ class TcpServer final : public Server, public SessionHost {
   Liveness liveness_;
   std::map<std::uint64_t, std::shared_ptr<Session>> sessions_;
   std::map<ProcessKey, std::uint64_t> agents_;
-  std::vector<LostRank> lost_;  // Not submitted yet.
+  std::vector<LivenessFinding> findings_;  // Not submitted yet.
   std::uint64_t next_session_id_{1};
   std::optional<std::chrono::steady_clock::time_point> stop_until_;
 
@@ -263,16 +263,16 @@ void TcpServer::tick() {
   if (stop_until_.has_value()) {
     return;
   }
-  for (LostRank& lost : liveness_.judge(time)) {
-    lost_.push_back(std::move(lost));
+  for (LivenessFinding& found : liveness_.judge(time)) {
+    findings_.push_back(std::move(found));
   }
-  while (!lost_.empty()) {
-    Task task{
-        nullptr, FindingRaised{lost_.back().run_id, lost_.back().generation, lost_.back().finding}};
+  while (!findings_.empty()) {
+    const LivenessFinding& next = findings_.front();
+    Task task{nullptr, FindingRaised{next.run_id, next.generation, next.finding}};
     if (!submit(task)) {
       return;
     }
-    lost_.pop_back();
+    findings_.erase(findings_.begin());
   }
 }
 

@@ -73,23 +73,26 @@ asio::awaitable<void> Session::read_loop(std::shared_ptr<Session> self) {
     }
     self->reader_.feed(std::span{self->read_buffer_}.first(size));
     for (Task task; self->next_task(task); task = Task{}) {
-      co_await submit(self, std::move(task));
+      while (!self->host_.submit(task)) {
+        co_await wait_for_room(self);
+      }
     }
   }
   self->abort();
   if (self->peer_ != nullptr) {
-    co_await submit(self, Task{self->peer_, SessionClosed{self->superseded_}});
+    // Named, for GCC 12 destroys a temporary of an awaiting expression twice.
+    Task last{self->peer_, SessionClosed{self->superseded_}};
+    while (!self->host_.submit(last)) {
+      co_await wait_for_room(self);
+    }
   }
 }
 
-asio::awaitable<void> Session::submit(std::shared_ptr<Session> self, Task task) {
-  while (!self->host_.submit(task)) {
-    self->paused_ = true;
-    co_await self->host_.wait_for_room();
-  }
-  if (std::exchange(self->paused_, false)) {
-    self->heard_at_ = self->host_.now();
-  }
+asio::awaitable<void> Session::wait_for_room(std::shared_ptr<Session> self) {
+  self->paused_ = true;
+  co_await self->host_.wait_for_room();
+  self->paused_ = false;
+  self->heard_at_ = self->host_.now();
 }
 
 bool Session::next_task(Task& task) {
@@ -125,8 +128,7 @@ bool Session::to_task(wire::Message message, std::size_t bytes, Task& task) {
       [&](auto& content) {
         using Content = std::decay_t<decltype(content)>;
         if constexpr (std::is_same_v<Content, wire::Goodbye>) {
-          said_goodbye_ = true;
-          abort();
+          said_goodbye_ = true;  // It closes when it has seen the last ack.
           return false;
         } else if constexpr (std::is_constructible_v<Work, Content>) {
           task = Task{peer_, Work{std::move(content)}, bytes};

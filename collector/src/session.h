@@ -88,8 +88,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   [[nodiscard]] static boost::asio::awaitable<void> read_loop(std::shared_ptr<Session> self);
   [[nodiscard]] static boost::asio::awaitable<void> write_loop(std::shared_ptr<Session> self);
-  [[nodiscard]] static boost::asio::awaitable<void> submit(
-      std::shared_ptr<Session> self, Task task);
+  [[nodiscard]] static boost::asio::awaitable<void> wait_for_room(std::shared_ptr<Session> self);
 
   // The next task of the buffered bytes; none when more are needed or the session is ending.
   [[nodiscard]] bool next_task(Task& task);

@@ -2,7 +2,6 @@
 
 #include <muster/common/log.h>
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -60,7 +59,8 @@ void Writer::run() {
     if (commit_due(finished)) {
       commit();
     }
-    if (!popped.task.has_value() && std::chrono::steady_clock::now() >= compact_at_) {
+    const bool between_transactions = !uncommitted_since_.has_value();
+    if (between_transactions && std::chrono::steady_clock::now() >= compact_at_) {
       compact();
     }
   }
@@ -68,7 +68,7 @@ void Writer::run() {
 
 Writer::Time Writer::next_deadline() const {
   return uncommitted_since_.has_value() ? *uncommitted_since_ + options_.commit_interval
-                                        : std::max(compact_at_, std::chrono::steady_clock::now());
+                                        : compact_at_;
 }
 
 void Writer::handle(Task& task) {
@@ -108,13 +108,14 @@ void Writer::commit() {
   }
 }
 
-// In idle moments, and at the latest every interval through the deadline of `pop`.
+// Between two transactions, a bounded amount at a time: ingest waits at most for that.
 void Writer::compact() {
-  const auto now = std::chrono::steady_clock::now();
   const Expected<bool> more = store_->compact();
-  if (!more.ok()) {
-    log_error("event=compact_failed reason=\"" + more.status().to_string() + "\"");
+  const Status status = more.ok() ? store_->commit() : more.status();
+  if (!status.ok()) {
+    fail(status);
   }
+  const auto now = std::chrono::steady_clock::now();
   compact_at_ = more.value_or(false) ? now : now + kCompactInterval;
 }
 
@@ -123,6 +124,10 @@ void Writer::fail(const Status& status) {
   if (!std::exchange(failing_, true)) {
     log_error("event=store_failed reason=\"" + status.to_string() + "\"");
   }
+  // Settles what the store still holds of the void transaction.
+  static_cast<void>(store_->commit());
+  uncommitted_since_.reset();
+  uncommitted_tasks_ = 0;
   ingest_.failed(status);
   sink_.restart_sessions("the collector could not store what it received: " + status.message());
 }

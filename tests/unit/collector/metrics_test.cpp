@@ -1,0 +1,108 @@
+#include "src/metrics.h"
+
+#include "scripted_client.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace muster::collector {
+namespace {
+
+class MetricsPage : public ::testing::Test {
+ protected:
+  void report(std::int32_t rank, std::int64_t step, const StepValues& values) {
+    const std::vector<SampleFrame> frames{job_frame(step, values)};
+    metrics_.report_frames(agent_hello(rank).identity, view_, frames);
+  }
+
+  bool has(const std::string& line) const {
+    return ("\n" + metrics_.text()).find("\n" + line + "\n") != std::string::npos;
+  }
+
+  Metrics metrics_;
+  std::shared_ptr<const SchemaView> view_{std::make_shared<const SchemaView>(job_schema())};
+};
+
+TEST_F(MetricsPage, ShowsTheNewestValuesOfTheJobOnce) {
+  report(0, 4, {.loss = 2.5F});
+  report(0, 5, {.loss = 2.25F});
+  report(1, 5, {.loss = 99.0F});
+  EXPECT_TRUE(has("train_loss_nats{run=\"run-1\"} 2.25")) << metrics_.text();
+  EXPECT_EQ(metrics_.text().find("99"), std::string::npos);
+}
+
+TEST_F(MetricsPage, ShowsRankColumnsByRankAndPhase) {
+  report(2, 5, {});
+  EXPECT_TRUE(has("train_phase_seconds{run=\"run-1\",rank=\"2\",phase=\"forward\"} 0.25"));
+  EXPECT_TRUE(has("train_step{run=\"run-1\",rank=\"2\"} 5"));
+}
+
+TEST_F(MetricsPage, ShowsTheLargestHeadOfALayerAndNoHeadLabel) {
+  report(0, 5, {.logit = 44.0F});
+  EXPECT_TRUE(has("train_attn_logit_max{run=\"run-1\",layer=\"0\"} 44"));
+  EXPECT_EQ(metrics_.text().find("head=\""), std::string::npos);
+}
+
+TEST_F(MetricsPage, SumsDeltasIntoCounters) {
+  report(0, 4, {.nonfinite_count = 2.0F, .skipped = 1.0F});
+  report(0, 5, {.nonfinite_count = 3.0F});
+  EXPECT_TRUE(has("train_nonfinite_total{run=\"run-1\"} 5")) << metrics_.text();
+  EXPECT_TRUE(has("train_step_skipped_total{run=\"run-1\"} 1"));
+  EXPECT_TRUE(has("# TYPE train_nonfinite_total counter"));
+}
+
+TEST_F(MetricsPage, IgnoresTheLateWordOfAnOlderGeneration) {
+  const std::vector<SampleFrame> fresh{job_frame(5, {.loss = 1.0F})};
+  const std::vector<SampleFrame> late{job_frame(9, {.loss = 7.0F})};
+  metrics_.report_frames(agent_hello(0, 2).identity, view_, fresh);
+  metrics_.report_frames(agent_hello(0, 1).identity, view_, late);
+  EXPECT_TRUE(has("train_loss_nats{run=\"run-1\"} 1"));
+}
+
+TEST_F(MetricsPage, KeepsABoundedNumberOfRuns) {
+  for (int i = 0; i < 200; ++i) {
+    Identity identity = agent_hello(0).identity;
+    identity.run_id = "run-" + std::to_string(1000 + i);
+    metrics_.report_frames(identity, view_, std::vector<SampleFrame>{job_frame(1, {})});
+  }
+  EXPECT_EQ(metrics_.text().find("run-1000\""), std::string::npos);
+  EXPECT_NE(metrics_.text().find("run-1199\""), std::string::npos);
+}
+
+// Every line is a comment of a family not seen before, or a sample of the family just opened.
+TEST_F(MetricsPage, ParsesAsExpositionFormat) {
+  report(0, 4, {});
+  report(1, 4, {});
+  metrics_.report_finding("spike");
+  metrics_.report_connected({{"run-1", 2}}, 3);
+  metrics_.report_dropped(agent_hello(1).identity, 7);
+  const std::regex sample{R"(([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[a-z_]+="[^"]*"(,[a-z_]+="[^"]*")*\})? )"
+                          R"((NaN|[+-]Inf|-?[0-9.]+(e[+-]?[0-9]+)?))"};
+  std::set<std::string> seen;
+  std::set<std::string> samples;
+  std::string family;
+  std::istringstream page{metrics_.text()};
+  for (std::string line; std::getline(page, line);) {
+    std::smatch match;
+    if (line.rfind("# HELP ", 0) == 0) {
+      family = line.substr(7, line.find(' ', 7) - 7);
+      EXPECT_TRUE(seen.insert(family).second) << family;
+    } else if (line.rfind("# TYPE ", 0) == 0) {
+      EXPECT_EQ(line.substr(7, line.find(' ', 7) - 7), family);
+    } else {
+      ASSERT_TRUE(std::regex_match(line, match, sample)) << line;
+      EXPECT_EQ(match[1], family);
+      EXPECT_TRUE(samples.insert(line.substr(0, line.rfind(' '))).second) << line;
+    }
+  }
+  EXPECT_GT(samples.size(), 20U);
+}
+
+}  // namespace
+}  // namespace muster::collector

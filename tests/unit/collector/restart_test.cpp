@@ -1,0 +1,106 @@
+// The collector dies and comes back on the same database; agents reconnect.
+#include "running_collector.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+namespace muster::collector {
+namespace {
+
+StepValues calm(std::int64_t step) {
+  const float unrest = 0.01F * static_cast<float>(step % 7);
+  return {.loss = 2.0F + unrest, .gradient_norm = 1.0F + unrest};
+}
+
+class Restart : public ::testing::Test {
+ protected:
+  void SetUp() override { running_.start(); }
+
+  RunningCollector running_;
+};
+
+TEST_F(Restart, RaisesTheEpochAndKnowsWhatItAcked) {
+  ScriptedClient client = running_.join_rank();
+  client.send(job_batch(1, 0, 10));
+  ASSERT_TRUE(client.receive_ack(10));
+  running_.restart();
+  ScriptedClient again{running_.collector().address()};
+  again.send(agent_hello());
+  const auto welcome = again.receive_next<wire::Welcome>();
+  ASSERT_TRUE(welcome.has_value());
+  EXPECT_EQ(welcome->collector_epoch, 2);
+  EXPECT_EQ(welcome->acked_seq, 10U);
+}
+
+TEST_F(Restart, TakesUnackedFramesAgainAndDoublesNothing) {
+  ScriptedClient client = running_.join_rank();
+  client.send(job_batch(1, 0, 10));
+  ASSERT_TRUE(client.receive_ack(10));
+  client.send(job_batch(11, 10, 10));  // Stored or not: no ack was seen.
+  running_.restart();
+  ScriptedClient again = running_.join_rank();
+  again.send(job_batch(1, 0, 10));
+  again.send(job_batch(11, 10, 10));
+  again.send(job_batch(21, 20, 5));
+  ASSERT_TRUE(again.receive_ack(25));
+  const auto query = running_.query();
+  EXPECT_EQ(query->run("run-1")->sample_count, 25 * 7);
+  EXPECT_EQ(query->run("run-1")->last_step, 24);
+}
+
+TEST_F(Restart, StopCommitsWhatWasRead) {
+  running_.service.commit_interval = std::chrono::hours{1};
+  running_.restart();
+  ScriptedClient client = running_.join_rank();
+  client.send(job_batch(1, 0, 10));
+  Event event;
+  event.kind = event_kind::kCheckpointCommitted;
+  client.send(wire::EventMessage{11, event});
+  // The operator's answer comes after everything that was queued before it.
+  ASSERT_TRUE(running_.wait_for_metric("train_step{run=\"run-1\",rank=\"0\"}", "9"));
+  running_.stop();
+  EXPECT_EQ(running_.query()->run("run-1")->last_step, 9);
+  EXPECT_TRUE(client.receive_next<wire::Goodbye>().has_value());
+}
+
+TEST_F(Restart, StopIsIdempotent) {
+  running_.stop();
+  running_.stop();
+}
+
+TEST_F(Restart, KeepsUnfinishedCommandsForTheGeneration) {
+  static_cast<void>(running_.join_rank());
+  ASSERT_TRUE(running_.collector().issue("run-1", CommandKind::kStop, 0, "enough").ok());
+  running_.restart();
+  ScriptedClient again = running_.join_rank();
+  const auto command = again.receive_next<wire::CommandMessage>();
+  ASSERT_TRUE(command.has_value());
+  EXPECT_EQ(command->command.kind, CommandKind::kStop);
+}
+
+TEST_F(Restart, JudgesWithTheHistoryOfBefore) {
+  ScriptedClient client = running_.join_rank();
+  std::uint64_t seq = 1;
+  for (std::int64_t step = 0; step < 300; ++step) {
+    client.send(job_batch(seq++, step, 1, calm(step)));
+  }
+  ASSERT_TRUE(client.receive_ack(300));
+  running_.restart();
+  ScriptedClient again = running_.join_rank();
+  for (std::int64_t step = 300; step < 304; ++step) {
+    again.send(job_batch(seq++, step, 1, {.loss = 9.0F, .gradient_norm = 80.0F}));
+  }
+  const auto command = again.receive_next<wire::CommandMessage>();
+  ASSERT_TRUE(command.has_value()) << "the windows were empty after the restart";
+  EXPECT_EQ(command->command.kind, CommandKind::kCheckpointNow);
+}
+
+TEST_F(Restart, KnowsRunsThatNobodyHasJoinedYet) {
+  static_cast<void>(running_.join_rank());
+  running_.restart();
+  EXPECT_TRUE(running_.collector().issue("run-1", CommandKind::kStop, 0, "enough").ok());
+}
+
+}  // namespace
+}  // namespace muster::collector

@@ -1,0 +1,73 @@
+// A collector on a free port with a database of its own, and what tests ask of it.
+#pragma once
+
+#include "fake_store.h"
+#include "scripted_client.h"
+#include "src/service.h"
+
+#include <muster/collector/collector.h>
+#include <muster/collector/policy.h>
+#include <muster/common/clock.h>
+#include <muster/store/query.h>
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace muster::collector {
+
+// A fresh folder under the system's temporary one, removed at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  TemporaryFolder(TemporaryFolder&&) = delete;
+  TemporaryFolder& operator=(TemporaryFolder&&) = delete;
+
+  [[nodiscard]] std::filesystem::path operator/(const char* name) const { return path_ / name; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+class RunningCollector {
+ public:
+  RunningCollector();
+
+  // Before start(): what differs from the defaults of a test (20 ms commits, no token).
+  ServiceOptions service;
+  CollectorOptions options;
+  Policy policy{default_policy()};
+  std::shared_ptr<FakeStoreState> fake_store;  // Set: used instead of SQLite.
+
+  void start();
+  void stop();
+  // A crash and a new start on the same database and another port.
+  void restart();
+
+  [[nodiscard]] Collector& collector() { return *collector_; }
+
+  // A client that has said Hello and been welcomed.
+  [[nodiscard]] ScriptedClient join(const wire::Hello& hello);
+  // The same, with the schema sent.
+  [[nodiscard]] ScriptedClient join_rank(std::int32_t rank = 0, std::int64_t generation = 1);
+
+  [[nodiscard]] std::unique_ptr<store::Query> query();
+  // Events of run-1 whose kind is `kind`, once there are `count` of them or patience is over.
+  [[nodiscard]] std::vector<store::StoredEvent> wait_for_events(
+      const std::string& kind, std::size_t count);
+  // The value of a /metrics sample, once it is `wanted` or patience is over.
+  [[nodiscard]] bool wait_for_metric(const std::string& sample, const std::string& wanted);
+  [[nodiscard]] std::string metric(const std::string& sample);
+
+ private:
+  TemporaryFolder folder_;
+  SystemClock clock_;
+  std::unique_ptr<Collector> collector_;
+};
+
+}  // namespace muster::collector

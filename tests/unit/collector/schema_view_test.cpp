@@ -1,0 +1,68 @@
+#include "src/schema_view.h"
+
+#include "scripted_client.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace muster::collector {
+namespace {
+
+TEST(SchemaView, AssemblesTheJobsViewOfAStep) {
+  const SchemaView view{job_schema()};
+  const auto seen = view.observe(
+      Generation{3},
+      job_frame(
+          17,
+          {.loss = 2.5F,
+           .gradient_norm = 0.5F,
+           .nonfinite_count = 2,
+           .skipped = 1,
+           .logit = 44.0F}));
+  ASSERT_TRUE(seen.has_value());
+  EXPECT_EQ(seen->step, 17);
+  EXPECT_EQ(seen->generation, 3);
+  EXPECT_DOUBLE_EQ(seen->loss, 2.5);
+  EXPECT_DOUBLE_EQ(seen->gradient_norm, 0.5);
+  EXPECT_DOUBLE_EQ(seen->nonfinite_count, 2);
+  EXPECT_TRUE(seen->skipped);
+  EXPECT_DOUBLE_EQ(seen->max_logit, 44.0);
+  EXPECT_EQ(seen->max_logit_layer, 0);
+  EXPECT_EQ(seen->max_logit_head, 1);
+}
+
+TEST(SchemaView, FindsTheLargestLogitBesideNaN) {
+  const SchemaView view{job_schema()};
+  SampleFrame frame = job_frame(1, {});
+  frame.values[5] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_DOUBLE_EQ(view.observe(Generation{1}, frame)->max_logit, 5.0);
+  frame.values[4] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(std::isnan(view.observe(Generation{1}, frame)->max_logit));
+}
+
+TEST(SchemaView, DoesNotTakeAGroupsNormForTheJobs) {
+  MetricSchema schema{{
+      {0, "train_grad_norm", "1", MetricKind::kInstant, MetricScope::kJob, -1, -1, "experts"},
+      {1, "train_grad_norm", "1", MetricKind::kInstant, MetricScope::kJob, -1, -1, ""},
+  }};
+  const SchemaView view{schema};
+  EXPECT_DOUBLE_EQ(view.observe(Generation{1}, {1, 0, 0, {9.0F, 2.0F}})->gradient_norm, 2.0);
+}
+
+TEST(SchemaView, HasNothingToJudgeWithoutLossAndNorm) {
+  const SchemaView view{
+      {{{0,
+         "train_step_seconds",
+         "seconds",
+         MetricKind::kInstant,
+         MetricScope::kRank,
+         -1,
+         -1,
+         ""}}}};
+  EXPECT_FALSE(view.observe(Generation{1}, {1, 0, 0, {9.0F}}).has_value());
+}
+
+}  // namespace
+}  // namespace muster::collector
