@@ -40,7 +40,7 @@ class Findings : public ::testing::Test {
 std::size_t count_rule(const std::vector<store::StoredEvent>& events, const std::string& rule) {
   std::size_t count = 0;
   for (const store::StoredEvent& stored : events) {
-    const auto label = stored.event.labels.find("rule");
+    const auto label = stored.event.labels.find("finding");
     count += label != stored.event.labels.end() && label->second == rule ? 1U : 0U;
   }
   return count;
@@ -53,7 +53,7 @@ TEST_F(Findings, OfANonFiniteLossAreRecordedWithStepAndReason) {
   send(client, {.loss = kNaN, .nonfinite_count = 4.0F, .skipped = 1.0F});
   const auto events = running_.wait_for_events(event_kind::kFinding, 1);
   ASSERT_GE(events.size(), 1U);
-  EXPECT_EQ(events[0].event.labels.at("rule"), "nonfinite");
+  EXPECT_EQ(events[0].event.labels.at("finding"), "nonfinite");
   EXPECT_EQ(events[0].event.step, 3);
   EXPECT_EQ(events[0].rank, -1);
   EXPECT_FALSE(events[0].event.reason.empty());
@@ -128,7 +128,7 @@ TEST_F(Findings, OfALostRankNameItWhileTheOthersGoOn) {
   send_calm(survivor, 1);
   const auto events = running_.wait_for_events(event_kind::kFinding, 1);
   ASSERT_EQ(events.size(), 1U);
-  EXPECT_EQ(events[0].event.labels.at("rule"), "rank_lost");
+  EXPECT_EQ(events[0].event.labels.at("finding"), "rank_lost");
   EXPECT_NE(events[0].event.reason.find("rank 2"), std::string::npos);
   EXPECT_EQ(events[0].event.step, 42);
 }
