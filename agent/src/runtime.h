@@ -74,6 +74,7 @@ class Runtime final : public Agent {
   [[nodiscard]] Status reduce_lanes();
   [[nodiscard]] Status update(const Verdict& verdict);
   void carry_out_checkpoint(const Verdict& verdict, const TrainerState& trainer);
+  void observe(const Verdict& verdict);
   void tell(const Verdict& verdict);
   void publish(const Verdict& verdict);
   void emit(Note note);

@@ -2,6 +2,8 @@
 #include "src/rank_state.h"
 #include "src/runtime.h"
 
+#include <muster/common/log.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -105,8 +107,8 @@ Expected<Verdict> Runtime::end_step(
     trainer.on_verdict(verdict, reduced_);
   }
   carry_out_checkpoint(verdict, trainer);
-  tell(verdict);
-  publish(verdict);
+  tell_save_outcomes();
+  observe(verdict);
   return verdict;
 }
 
@@ -207,11 +209,21 @@ void Runtime::carry_out_checkpoint(const Verdict& verdict, const TrainerState& t
   });
 }
 
-void Runtime::tell(const Verdict& verdict) {
-  const std::int64_t decided = state_.step - 1;
+// Telemetry of the step. Whatever goes wrong in it, training goes on.
+void Runtime::observe(const Verdict& verdict) {
   if (parts_.telemetry == nullptr) {
     return;
   }
+  try {
+    tell(verdict);
+    publish(verdict);
+  } catch (const std::exception& fault) {
+    parts_.telemetry->detach(fault.what());
+  }
+}
+
+void Runtime::tell(const Verdict& verdict) {
+  const std::int64_t decided = state_.step - 1;
   const Meter meter{parts_.clock, telemetry_ns_};
   for (const AppliedCommand& command : verdict.commands) {
     CommandReport report;
@@ -228,24 +240,25 @@ void Runtime::tell(const Verdict& verdict) {
       emit(std::move(event));
     }
   }
-  tell_save_outcomes();
   parts_.telemetry->flush_notes();
   parts_.telemetry->finished(decided, state_.last_applied_command);
 }
 
 void Runtime::tell_save_outcomes() {
   while (std::optional<SaveOutcome> outcome = parts_.saver->next_outcome()) {
-    // A failure is told by the rank that knows the cause as well.
-    if (speaks_for_the_job() || (!outcome->committed && outcome->reason != kFailedElsewhere)) {
+    const bool knows_the_cause = !outcome->committed && outcome->reason != kFailedElsewhere;
+    if (knows_the_cause) {
+      log_warning(
+          "event=checkpoint_failed step=" + std::to_string(outcome->step) + " reason=\"" +
+          outcome->reason + "\"");
+    }
+    if (speaks_for_the_job() || knows_the_cause) {
       emit(event_of(*outcome, state_.step - 1));
     }
   }
 }
 
 void Runtime::publish(const Verdict& verdict) {
-  if (parts_.telemetry == nullptr) {
-    return;
-  }
   const MonotonicTime now = parts_.clock.now();
   SampleFrame* slot = parts_.telemetry->claim();
   if (slot != nullptr) {

@@ -3,6 +3,7 @@
 #include "src/uplink.h"
 
 #include <muster/common/hash.h>
+#include <muster/common/log.h>
 
 #include <span>
 #include <utility>
@@ -72,6 +73,12 @@ void Telemetry::finished(std::int64_t step, std::uint64_t last_applied_command) 
 void Telemetry::restored(std::int64_t known_epoch, std::uint64_t last_applied_command) {
   channel_->known_epoch.store(known_epoch, std::memory_order_relaxed);
   channel_->last_applied_command.store(last_applied_command, std::memory_order_relaxed);
+}
+
+void Telemetry::detach(const std::string& reason) {
+  if (!channel_->detached.exchange(true)) {
+    log_warning("event=telemetry_detached reason=\"internal fault: " + reason + "\"");
+  }
 }
 
 Expected<std::unique_ptr<Telemetry>> make_telemetry(

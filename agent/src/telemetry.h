@@ -12,6 +12,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 
 namespace muster::agent {
 
@@ -45,6 +46,9 @@ class Telemetry {
   void finished(std::int64_t step, std::uint64_t last_applied_command);
   // Epoch and command restored from a checkpoint, before the first step.
   void restored(std::int64_t known_epoch, std::uint64_t last_applied_command);
+
+  // After a fault of ours on the training thread: nothing is published any more. One log line.
+  void detach(const std::string& reason);
 
   [[nodiscard]] std::int64_t known_epoch() const { return channel_->known_epoch; }
 

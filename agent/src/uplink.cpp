@@ -100,7 +100,8 @@ class Uplink::Worker {
   bool attached_{false};
   bool flushing_{false};
   std::string told_reason_;  // Of the last log line about a loss.
-  MonotonicTime due_at_{};   // Of the next attempt, or the end of the current one.
+  MonotonicTime connected_at_{};
+  MonotonicTime due_at_{};  // Of the next attempt, or the end of the current one.
   MonotonicTime write_due_at_{};
   MonotonicTime flush_due_at_{};
 
@@ -213,6 +214,7 @@ void Uplink::Worker::connect() {
 
 void Uplink::Worker::connected() {
   state_ = State::kConnected;
+  connected_at_ = clock_.now();
   ErrorCode ignored;
   socket_.set_option(tcp::no_delay{true}, ignored);
   session_.begin(clock_.now());
@@ -250,7 +252,6 @@ void Uplink::Worker::received(std::size_t size) {
   if (session_.is_open() && !attached_) {
     attached_ = true;
     told_reason_.clear();
-    backoff_.reset();
     log_info("event=collector_attached address=" + options_.host + ":" + options_.port);
   }
   write();
@@ -303,6 +304,10 @@ void Uplink::Worker::lost(const std::string& reason) {
     log_warning(
         "event=collector_unreachable address=" + options_.host + ":" + options_.port +
         " reason=\"" + reason + "\"");
+  }
+  // A connection that lasted earns a quick return; one that is made and lost at once does not.
+  if (attached_ && clock_.now() - connected_at_ > options_.backoff_max) {
+    backoff_.reset();
   }
   attached_ = false;
   told_reason_ = reason;

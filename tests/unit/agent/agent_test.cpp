@@ -5,7 +5,7 @@
 
 #include <atomic>
 #include <cmath>
-#include <set>
+#include <csignal>
 
 namespace muster::agent {
 namespace {
@@ -238,6 +238,32 @@ TEST(Agent, FailedFinalCheckpointIsReportedByEveryRank) {
     EXPECT_FALSE(result.status.ok());
   }
   EXPECT_FALSE(checkpoint::newest_verified(folder.path(), "unit").ok());
+}
+
+void raise_at_step(StepContext& context, std::int64_t step, int times) {
+  if (context.rank == 0 && context.step == step) {
+    install_preemption_handlers(context.agent);
+    for (int i = 0; i < times; ++i) {
+      ::raise(SIGTERM);
+    }
+  }
+}
+
+TEST(Preemption, FirstSignalEndsAllRanksAfterTheStep) {
+  GroupOptions options;
+  options.on_step = [](StepContext& context) { raise_at_step(context, 3, 1); };
+  for (const RankResult& result : train(options)) {
+    EXPECT_TRUE(result.status.ok()) << result.status.to_string();
+    EXPECT_EQ(result.ending, Ending::kPreempted);
+    EXPECT_EQ(result.verdicts.size(), 4U);
+  }
+}
+
+TEST(PreemptionDeathTest, SecondSignalExitsAtOnce) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  GroupOptions options;
+  options.on_step = [](StepContext& context) { raise_at_step(context, 3, 2); };
+  EXPECT_EXIT(static_cast<void>(train(options)), testing::ExitedWithCode(128 + SIGTERM), "");
 }
 
 TEST(Agent, DivergedReplicasAreNoticedAndTrainingGoesOn) {

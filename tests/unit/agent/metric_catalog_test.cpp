@@ -1,0 +1,217 @@
+#include "src/metric_catalog.h"
+
+#include "lane_ranks.h"
+
+#include <muster/common/file.h>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <set>
+#include <sstream>
+
+namespace muster::agent {
+namespace {
+
+using namespace std::chrono_literals;
+
+ModelInfo small_model() {
+  ModelInfo model;
+  model.attention = {{5, 2, 4, "wq", "wk"}};
+  model.experts_per_layer = {3};
+  return model;
+}
+
+MetricCatalog small_catalog(bool job_scope = true) {
+  return MetricCatalog{small_model(), {{"hidden", false}}, job_scope};
+}
+
+const char* text(MetricKind kind) {
+  switch (kind) {
+    case MetricKind::kInstant:
+      return "instant";
+    case MetricKind::kDelta:
+      return "delta";
+    case MetricKind::kRatio:
+      return "ratio";
+    case MetricKind::kRate:
+      return "rate";
+  }
+  return "";
+}
+
+std::string documented_row(const MetricFamily& family) {
+  return std::string{"| `"} + family.name + "` | " + family.unit + " | " + text(family.kind) +
+         " | " + (family.scope == MetricScope::kJob ? "job" : "rank") + " |";
+}
+
+// The values of one step by (name, layer, index, group).
+class Row {
+ public:
+  Row(const MetricCatalog& catalog, const StepFacts& facts)
+      : schema_(catalog.schema()), values_(schema_.metrics.size()) {
+    catalog.fill(facts, values_);
+  }
+
+  [[nodiscard]] double get(
+      const std::string& name,
+      const std::string& group = "",
+      int layer = -1,
+      int index = -1) const {
+    for (const MetricDescriptor& metric : schema_.metrics) {
+      if (metric.name == name && metric.group == group && metric.layer == layer &&
+          metric.index == index) {
+        return static_cast<double>(values_[metric.id]);
+      }
+    }
+    ADD_FAILURE() << "no column " << name;
+    return 0.0;
+  }
+
+ private:
+  MetricSchema schema_;
+  std::vector<float> values_;
+};
+
+TEST(MetricCatalog, PageAndCodeNameTheSameMetrics) {
+  const auto page = read_file(MUSTER_METRICS_PAGE);
+  ASSERT_TRUE(page.ok()) << page.status().to_string();
+  std::vector<std::string> rows;
+  std::istringstream lines{*page};
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("| `")) {
+      rows.push_back(line);
+    }
+  }
+  const auto families = metric_families();
+  ASSERT_EQ(rows.size(), families.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::string expected = documented_row(families[i]);
+    EXPECT_EQ(rows[i].substr(0, expected.size()), expected);
+  }
+}
+
+TEST(MetricCatalog, SchemaHasUniqueColumnsWithTheirPositionsAsIds) {
+  const MetricCatalog catalog{small_model(), {{"hidden", false}, {"rest", true}}, true};
+  std::set<std::tuple<std::string, int, int, std::string>> seen;
+  for (std::size_t i = 0; i < catalog.schema().metrics.size(); ++i) {
+    const MetricDescriptor& metric = catalog.schema().metrics[i];
+    EXPECT_EQ(metric.id, i);
+    EXPECT_TRUE(seen.emplace(metric.name, metric.layer, metric.index, metric.group).second);
+  }
+  std::set<std::string> names;
+  for (const auto& column : seen) {
+    names.insert(std::get<0>(column));
+  }
+  EXPECT_EQ(names.size(), metric_families().size());
+}
+
+TEST(MetricCatalog, OtherRanksSendOnlyRankMetrics) {
+  const MetricCatalog catalog = small_catalog(false);
+  for (const MetricDescriptor& metric : catalog.schema().metrics) {
+    EXPECT_EQ(metric.scope, MetricScope::kRank);
+  }
+}
+
+TEST(MetricCatalog, GroupsWithoutAdamHaveNoSecondMoment) {
+  const MetricCatalog catalog = small_catalog();
+  for (const MetricDescriptor& metric : catalog.schema().metrics) {
+    EXPECT_FALSE(metric.name.starts_with("train_adam"));
+  }
+}
+
+TEST(MetricCatalog, ValuesLandUnderTheirNames) {
+  LocalLanes rank = healthy_rank();
+  rank.update.resize(1);
+  rank.update[0].element_count = 4;
+  rank.update[0].update_squared_sum = 16.0;
+  rank.update[0].parameter_squared_sum = 64.0;
+  rank.update[0].momentum_sum = 8.0;
+  rank.update[0].momentum_squared_sum = 36.0;
+  rank.update[0].parameter_abs_max = 5.0;
+  const ReducedLanes lanes = reduce(small_layout(), {rank});
+  SharedState state;
+  state.qk_clip_threshold = 6.0;
+  const Verdict verdict = decide(lanes, {}, DecideOptions{}, state);
+  StepFacts facts{lanes, verdict};
+  facts.learning_rate = 0.25;
+  facts.previous_learning_rate = 0.5;
+  facts.local_loss = 2.0;
+  facts.step_time = 2s;
+  facts.phases[static_cast<std::size_t>(Phase::kReduce)] = 500ms;
+  const Row row{small_catalog(), facts};
+  EXPECT_EQ(row.get("train_loss_nats"), 2.0);
+  EXPECT_FLOAT_EQ(static_cast<float>(row.get("train_grad_norm")), 0.2F);
+  EXPECT_FLOAT_EQ(static_cast<float>(row.get("train_grad_norm", "hidden")), 0.2F);
+  EXPECT_EQ(row.get("train_lr"), 0.25);
+  EXPECT_EQ(row.get("train_tokens_per_second"), 5.0);
+  EXPECT_EQ(row.get("train_step_skipped"), 0.0);
+  EXPECT_EQ(row.get("train_attn_logit_max", "", 5, 1), 7.0);
+  EXPECT_EQ(row.get("train_moe_maxvio_ratio", "", 0), 0.5);
+  EXPECT_EQ(row.get("train_moe_expert_tokens", "", 0, 2), 3.0);
+  EXPECT_EQ(row.get("train_update_rms", "hidden"), 4.0);
+  EXPECT_EQ(row.get("train_update_param_ratio", "hidden"), 0.5);
+  EXPECT_EQ(row.get("train_param_norm", "hidden"), 8.0);
+  EXPECT_EQ(row.get("train_param_abs_max", "hidden"), 5.0);
+  EXPECT_EQ(row.get("train_momentum_norm", "hidden"), 6.0);
+  EXPECT_EQ(row.get("train_momentum_mean", "hidden"), 2.0);
+  EXPECT_EQ(row.get("train_momentum_variance", "hidden"), 5.0);
+  EXPECT_EQ(row.get("train_qkclip_heads"), 1.0);
+  EXPECT_EQ(row.get("train_step_seconds"), 2.0);
+  EXPECT_EQ(row.get("train_phase_seconds", "reduce"), 0.5);
+  EXPECT_EQ(row.get("train_compute_seconds"), 1.5);
+  EXPECT_EQ(row.get("train_loss_local_nats"), 2.0);
+}
+
+TEST(MetricCatalog, NonFiniteStepShowsAsNanWhereItWasNotFinite) {
+  LocalLanes bad = healthy_rank();
+  bad.loss_sum = std::nan("");
+  bad.nonfinite_count = 3;
+  bad.max_logits = {};
+  const ReducedLanes lanes = reduce(small_layout(), {bad, bad});
+  SharedState state;
+  const Verdict verdict = decide(lanes, {}, DecideOptions{}, state);
+  const Row row{small_catalog(), StepFacts{lanes, verdict}};
+  EXPECT_TRUE(std::isnan(row.get("train_loss_nats")));
+  EXPECT_TRUE(std::isnan(row.get("train_grad_norm")));
+  EXPECT_TRUE(std::isnan(row.get("train_attn_logit_max", "", 5, 0)));
+  EXPECT_TRUE(std::isnan(row.get("train_param_norm", "hidden")));
+  EXPECT_EQ(row.get("train_nonfinite_count"), 6.0);
+  EXPECT_EQ(row.get("train_step_skipped"), 1.0);
+}
+
+TEST(PhaseStopwatch, NestedPhasesAreNotCountedTwice) {
+  PhaseStopwatch watch;
+  const MonotonicTime start{};
+  watch.restart(start);
+  watch.enter(Phase::kForward, start + 1ms);
+  watch.enter(Phase::kExpertComm, start + 3ms);
+  watch.leave(start + 7ms);
+  watch.leave(start + 8ms);
+  const auto times = watch.times(start + 10ms);
+  EXPECT_EQ(times[static_cast<std::size_t>(Phase::kForward)], 3ms);
+  EXPECT_EQ(times[static_cast<std::size_t>(Phase::kExpertComm)], 4ms);
+  EXPECT_EQ(times[static_cast<std::size_t>(Phase::kOther)], 3ms);
+}
+
+TEST(PhaseStopwatch, PhasesAddUpToTheStepHoweverDeepTheyNest) {
+  PhaseStopwatch watch;
+  MonotonicTime now{};
+  watch.restart(now);
+  for (int depth = 0; depth < 40; ++depth) {
+    watch.enter(static_cast<Phase>(depth % 9), now += 1ms);
+  }
+  for (int depth = 0; depth < 45; ++depth) {
+    watch.leave(now += 1ms);
+  }
+  std::chrono::nanoseconds sum{0};
+  for (const auto time : watch.times(now)) {
+    sum += time;
+  }
+  EXPECT_EQ(sum, watch.elapsed(now));
+}
+
+}  // namespace
+}  // namespace muster::agent

@@ -1,0 +1,170 @@
+#include "src/rank_state.h"
+#include "src/step_events.h"
+#include "train_group.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+
+namespace muster::agent {
+namespace {
+
+// Sets variables for one test and clears all of ours before and after.
+class Environment : public testing::Test {
+ protected:
+  Environment() { clear(); }
+
+  ~Environment() override { clear(); }
+
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+  Environment(Environment&&) = delete;
+  Environment& operator=(Environment&&) = delete;
+
+  static void set(const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); }
+
+  static void expect_refused(const std::string& name) {
+    const auto options = AgentOptions::from_environment();
+    ASSERT_FALSE(options.ok());
+    EXPECT_NE(options.status().message().find(name), std::string::npos)
+        << options.status().to_string();
+  }
+
+ private:
+  static void clear() {
+    for (const char* name :
+         {"RANK",
+          "WORLD_SIZE",
+          "MUSTER_RUN_ID",
+          "MUSTER_GENERATION",
+          "MUSTER_INCARNATION",
+          "MUSTER_COLLECTOR",
+          "MUSTER_TOKEN_FILE",
+          "MUSTER_RESUME_FROM",
+          "MUSTER_CHECKPOINT_ROOT",
+          "MUSTER_SPOOL"}) {
+      ::unsetenv(name);
+    }
+  }
+};
+
+TEST_F(Environment, WithoutVariablesItIsAWorldOfOne) {
+  const auto options = AgentOptions::from_environment();
+  ASSERT_TRUE(options.ok()) << options.status().to_string();
+  EXPECT_EQ(options->identity.run_id, "local");
+  EXPECT_EQ(options->world_size, 1);
+  EXPECT_EQ(options->identity.generation, Generation{1});
+  EXPECT_EQ(options->identity.incarnation.size(), 32U);
+  EXPECT_TRUE(options->collector.empty());
+}
+
+TEST_F(Environment, ReadsWhatTheLauncherSets) {
+  const TemporaryFolder folder;
+  const auto token = folder.path() / "token";
+  std::ofstream{token} << "secret\n";
+  set("RANK", "2");
+  set("WORLD_SIZE", "4");
+  set("MUSTER_RUN_ID", "moby");
+  set("MUSTER_GENERATION", "7");
+  set("MUSTER_INCARNATION", "abc");
+  set("MUSTER_COLLECTOR", "127.0.0.1:7700");
+  set("MUSTER_TOKEN_FILE", token.string());
+  set("MUSTER_RESUME_FROM", "/checkpoints/step-3.gen-6");
+  set("MUSTER_CHECKPOINT_ROOT", "/checkpoints");
+  set("MUSTER_SPOOL", "/spool");
+  const auto options = AgentOptions::from_environment();
+  ASSERT_TRUE(options.ok()) << options.status().to_string();
+  EXPECT_EQ(options->identity, (Identity{"moby", Generation{7}, Rank{2}, "abc"}));
+  EXPECT_EQ(options->world_size, 4);
+  EXPECT_EQ(options->token, "secret");
+  EXPECT_EQ(options->collector, "127.0.0.1:7700");
+  EXPECT_EQ(options->resume_from, "/checkpoints/step-3.gen-6");
+  EXPECT_EQ(options->checkpoint_root, "/checkpoints");
+  EXPECT_EQ(options->spool_directory, "/spool");
+}
+
+TEST_F(Environment, NamesTheVariableThatDoesNotParse) {
+  set("RANK", "0");
+  set("WORLD_SIZE", "four");
+  expect_refused("WORLD_SIZE='four'");
+}
+
+TEST_F(Environment, RankOutsideTheWorldIsRefused) {
+  set("RANK", "4");
+  set("WORLD_SIZE", "4");
+  expect_refused("RANK='4'");
+}
+
+TEST_F(Environment, WorldSizeWithoutRankIsRefused) {
+  set("WORLD_SIZE", "4");
+  expect_refused("RANK");
+}
+
+TEST_F(Environment, GenerationZeroIsRefused) {
+  set("MUSTER_GENERATION", "0");
+  expect_refused("MUSTER_GENERATION");
+}
+
+TEST_F(Environment, MissingTokenFileIsNamed) {
+  set("MUSTER_TOKEN_FILE", "/no/such/token");
+  expect_refused("/no/such/token");
+}
+
+TEST(SharedStateText, ComesBackBitForBitWithNothingInFlight) {
+  SharedState state;
+  state.step = 123;
+  state.qk_clip_threshold = 0.1 + 0.2;
+  state.last_applied_command = std::numeric_limits<std::uint64_t>::max();
+  state.checkpoint_sequence = 9;
+  state.skipped_steps = 4;
+  SharedState in_flight = state;
+  in_flight.checkpoint_in_flight = 9;
+  in_flight.checkpoint_wanted = true;
+  in_flight.stopping = true;
+  TextValues values;
+  write_shared_state(in_flight, values);
+  const auto back = read_shared_state(values);
+  ASSERT_TRUE(back.ok()) << back.status().to_string();
+  EXPECT_EQ(*back, state);
+}
+
+TEST(SharedStateText, NamesAMissingAndADamagedValue) {
+  TextValues values;
+  write_shared_state(SharedState{}, values);
+  values["agent.skipped_steps"] = "4x";
+  EXPECT_NE(read_shared_state(values).status().message().find("4x"), std::string::npos);
+  values.erase("agent.step");
+  EXPECT_NE(read_shared_state(values).status().message().find("agent.step"), std::string::npos);
+}
+
+TEST(StepEvents, ClipsAreToldWhenTheySetInAndNotEveryStep) {
+  StepEvents events;
+  Verdict clipped;
+  clipped.clip_factor = 0.5;
+  const Verdict plain;
+  const ReducedLanes lanes;
+  std::size_t told = 0;
+  for (std::int64_t step = 0; step < StepEvents::kClipEventSteps; ++step) {
+    told += events.from_verdict(step, step % 2 == 0 ? clipped : plain, lanes, 0).size();
+  }
+  EXPECT_EQ(told, 1U);
+  const auto later = events.from_verdict(StepEvents::kClipEventSteps, clipped, lanes, 0);
+  ASSERT_EQ(later.size(), 1U);
+  EXPECT_EQ(later[0].kind, event_kind::kGradientClipped);
+  EXPECT_EQ(later[0].inputs.at("clipped_steps"), StepEvents::kClipEventSteps / 2.0);
+}
+
+TEST(StepEvents, DivergenceIsAnError) {
+  StepEvents events;
+  Verdict verdict;
+  verdict.diverged = true;
+  const auto told = events.from_verdict(3, verdict, ReducedLanes{}, 0);
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].kind, event_kind::kDivergence);
+  EXPECT_EQ(told[0].severity, Severity::kError);
+}
+
+}  // namespace
+}  // namespace muster::agent
