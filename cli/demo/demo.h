@@ -1,0 +1,12 @@
+// `muster demo`: trains, breaks the job on purpose, watches it recover, and says whether it did.
+#pragma once
+
+#include "demo/options.h"
+
+namespace muster::demo {
+
+// Blocks for the demo's length (about two minutes on two cores; longer with `keep`). The exit code:
+// 0 only when no promise was broken; 1 with the broken promises printed; 130 after Ctrl-C.
+[[nodiscard]] int run_demo(DemoOptions options);
+
+}  // namespace muster::demo

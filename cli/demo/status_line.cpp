@@ -1,0 +1,61 @@
+#include "demo/status_line.h"
+
+#include <cmath>
+#include <cstdio>
+
+namespace muster::demo {
+
+namespace {
+
+constexpr auto kPlainInterval = std::chrono::seconds{5};
+constexpr std::size_t kWidthMax = 110;
+
+}  // namespace
+
+std::string status_text(const Glimpse& glimpse, std::int64_t steps, int ranks) {
+  char text[160];
+  std::snprintf(
+      text,
+      sizeof(text),
+      "step %lld/%lld  loss %.3f  %lld tokens/s  %d/%d ranks  ",
+      static_cast<long long>(glimpse.step + 1),
+      static_cast<long long>(steps),
+      glimpse.loss,
+      std::llround(glimpse.tokens_per_second),
+      glimpse.ranks_alive,
+      ranks);
+  return text + glimpse.last_event;
+}
+
+void StatusLine::show(const std::string& text) {
+  const auto now = std::chrono::steady_clock::now();
+  if (is_terminal_) {
+    current_ = text.substr(0, kWidthMax);
+    std::printf("\r\033[K%s", current_.c_str());
+    std::fflush(stdout);
+  } else if (text != current_ && now - shown_at_ >= kPlainInterval) {
+    current_ = text;
+    shown_at_ = now;
+    std::printf("%s\n", text.c_str());
+    std::fflush(stdout);
+  }
+}
+
+void StatusLine::note(const std::string& text) {
+  if (is_terminal_) {
+    std::printf("\r\033[K%s\n%s", text.c_str(), current_.c_str());
+  } else {
+    std::printf("%s\n", text.c_str());
+  }
+  std::fflush(stdout);
+}
+
+void StatusLine::clear() {
+  if (is_terminal_) {
+    std::printf("\r\033[K");
+    std::fflush(stdout);
+  }
+  current_.clear();
+}
+
+}  // namespace muster::demo

@@ -1,0 +1,34 @@
+// The one live line of a demo.
+#pragma once
+
+#include "demo/watch.h"
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace muster::demo {
+
+// "step 120/600  loss 2.431  15 320 tokens/s  4/4 ranks  checkpoint_committed at step 100"
+[[nodiscard]] std::string status_text(const Glimpse& glimpse, std::int64_t steps, int ranks);
+
+// Redraws one line on a terminal; elsewhere prints a line every five seconds.
+//
+// Not thread-safe.
+class StatusLine {
+ public:
+  explicit StatusLine(bool is_terminal) : is_terminal_(is_terminal) {}
+
+  void show(const std::string& text);
+  // A lasting line above the live one.
+  void note(const std::string& text);
+  // Removes the live line.
+  void clear();
+
+ private:
+  bool is_terminal_;
+  std::string current_;
+  std::chrono::steady_clock::time_point shown_at_{};
+};
+
+}  // namespace muster::demo

@@ -1,0 +1,22 @@
+// Where a launcher reports what happened.
+#pragma once
+
+#include <muster/common/ids.h>
+#include <muster/common/telemetry.h>
+
+namespace muster::launcher {
+
+// `report` is called from the launcher's thread and must neither block nor fail.
+class EventSink {
+ public:
+  EventSink() = default;
+  EventSink(const EventSink&) = delete;
+  EventSink& operator=(const EventSink&) = delete;
+  EventSink(EventSink&&) = delete;
+  EventSink& operator=(EventSink&&) = delete;
+  virtual ~EventSink() = default;
+
+  virtual void report(Generation generation, Event event) = 0;
+};
+
+}  // namespace muster::launcher

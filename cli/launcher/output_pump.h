@@ -1,0 +1,78 @@
+// Carries what ranks print to their log files and, prefixed, to the console.
+//
+// A thread of its own reads the ranks' pipes, so a rank never waits for the launcher, and a slow or
+// closed console never stops a rank: lines that do not fit its bounded buffer are left out there
+// and counted; the log files have them all.
+//
+// Thread-safety: all functions may be called from any thread.
+#pragma once
+
+#include <muster/common/clock.h>
+#include <muster/common/file.h>
+#include <muster/common/status.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+namespace muster::launcher {
+
+class OutputPump {
+ public:
+  // `console_fd` is borrowed; -1: no console.
+  explicit OutputPump(int console_fd);
+  // Shows what is pending for at most a second.
+  ~OutputPump();
+  OutputPump(const OutputPump&) = delete;
+  OutputPump& operator=(const OutputPump&) = delete;
+  OutputPump(OutputPump&&) = delete;
+  OutputPump& operator=(OutputPump&&) = delete;
+
+  // Reads `pipe` until its end, into a new file `log_path` (folders are made), lines as "[label]
+  // ...".
+  [[nodiscard]] Status add(
+      std::string label, FileDescriptor pipe, const std::filesystem::path& log_path);
+
+  // A line of the launcher's own, "[muster] ...".
+  void announce(std::string_view line);
+
+  // Waits until all pipes have ended, at most until `deadline`; then closes those still held open
+  // by somebody.
+  void drain(Deadline deadline);
+
+  [[nodiscard]] std::int64_t dropped_line_count() const;
+
+ private:
+  struct Source {
+    std::string label;
+    FileDescriptor pipe;
+    FileDescriptor log;
+    std::string partial;  // a line without its end yet
+  };
+
+  void pump();
+  // With mutex_ held.
+  void read_source(Source& source);
+  void show_lines(Source& source, std::string_view bytes);
+  void show(std::string_view label, std::string_view line);
+  void write_console();
+
+  FileDescriptor wake_;  // eventfd
+  mutable std::mutex mutex_;
+  std::condition_variable drained_;
+  int console_fd_;
+  std::vector<Source> sources_;
+  std::string console_;  // not yet written
+  std::int64_t dropped_{0};
+  std::int64_t dropped_told_{0};
+  bool stopping_{false};
+  MonotonicTime stop_by_{};
+  std::thread thread_;  // Last, so that everything it touches exists.
+};
+
+}  // namespace muster::launcher

@@ -1,0 +1,39 @@
+// A blocking connection to a collector, every call with a deadline.
+//
+// Not thread-safe; belongs to one thread.
+#pragma once
+
+#include <muster/common/clock.h>
+#include <muster/common/expected.h>
+#include <muster/common/file.h>
+#include <muster/wire/codec.h>
+#include <muster/wire/messages.h>
+
+#include <string>
+
+namespace muster::launcher {
+
+class WireClient {
+ public:
+  // Connects to "HOST:PORT", introduces itself and takes the welcome. kInvalidArgument for an
+  // address that is none, kUnavailable when nobody answers, kFailedPrecondition with the
+  // collector's words when it refuses.
+  [[nodiscard]] static Expected<WireClient> connect(
+      const std::string& address, const wire::Hello& hello, Deadline deadline);
+
+  [[nodiscard]] Status send(const wire::Message& message, Deadline deadline);
+
+  // The next message; kDeadlineExceeded when none came, kUnavailable when the connection is gone.
+  [[nodiscard]] Expected<wire::Message> receive(Deadline deadline);
+
+  [[nodiscard]] const wire::Welcome& welcome() const { return welcome_; }
+
+ private:
+  explicit WireClient(FileDescriptor socket) : socket_(std::move(socket)) {}
+
+  FileDescriptor socket_;
+  wire::FrameReader reader_;
+  wire::Welcome welcome_;
+};
+
+}  // namespace muster::launcher

@@ -1,0 +1,114 @@
+#include "launcher/output_pump.h"
+
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+
+namespace muster::launcher {
+
+namespace fs = std::filesystem;
+
+class OutputPumpTest : public ::testing::Test {
+ protected:
+  struct Pipe {
+    FileDescriptor read;
+    FileDescriptor write;
+  };
+
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "muster-pump-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+
+  void TearDown() override { fs::remove_all(folder_); }
+
+  static Pipe make_pipe() {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+    return {FileDescriptor{ends[0]}, FileDescriptor{ends[1]}};
+  }
+
+  static void put(const FileDescriptor& fd, const std::string& text) {
+    ASSERT_TRUE(
+        write_all(fd.get(), std::as_bytes(std::span{text.data(), text.size()}), "pipe").ok());
+  }
+
+  // Reads what has been written to the pipe; its write end must be closed.
+  static std::string take(const FileDescriptor& fd) {
+    std::string all;
+    std::array<char, 4096> buffer{};
+    for (ssize_t count = 0; (count = ::read(fd.get(), buffer.data(), buffer.size())) > 0;) {
+      all.append(buffer.data(), static_cast<std::size_t>(count));
+    }
+    return all;
+  }
+
+  static Deadline soon() { return Deadline::after(std::chrono::seconds{20}); }
+
+  fs::path folder_;
+};
+
+TEST_F(OutputPumpTest, CutsLinesThatAreTooLongForTheConsoleButNotForTheLog) {
+  Pipe console = make_pipe();
+  Pipe rank = make_pipe();
+  const std::string line(20000, 'x');
+  {
+    OutputPump pump{console.write.get()};
+    ASSERT_TRUE(pump.add("7", std::move(rank.read), folder_ / "a" / "log").ok());
+    put(rank.write, line + "\n");
+    rank.write = FileDescriptor{};
+    pump.drain(soon());
+  }
+  console.write = FileDescriptor{};
+  EXPECT_EQ(read_file(folder_ / "a" / "log").value(), line + "\n");
+  EXPECT_EQ(
+      take(console.read),
+      "[7] " + std::string(8192, 'x') + "\n[7] " + std::string(8192, 'x') + "\n[7] " +
+          std::string(20000 - 16384, 'x') + "\n");
+}
+
+TEST_F(OutputPumpTest, KeepsLoggingWhenTheConsoleIsClosed) {
+  Pipe console = make_pipe();
+  console.read = FileDescriptor{};
+  Pipe rank = make_pipe();
+  OutputPump pump{console.write.get()};
+  ASSERT_TRUE(pump.add("0", std::move(rank.read), folder_ / "log").ok());
+  for (int i = 0; i < 100; ++i) {
+    put(rank.write, "line\n");
+  }
+  rank.write = FileDescriptor{};
+  pump.drain(soon());
+  EXPECT_EQ(read_file(folder_ / "log").value().size(), 500U);
+}
+
+TEST_F(OutputPumpTest, ARankNeverWaitsForAConsoleThatIsNotRead) {
+  Pipe console = make_pipe();  // Nobody reads it.
+  Pipe rank = make_pipe();
+  constexpr std::size_t kBytes = std::size_t{4} << 20;
+  OutputPump pump{console.write.get()};
+  ASSERT_TRUE(pump.add("0", std::move(rank.read), folder_ / "log").ok());
+  const std::string block = std::string(1023, 'y') + "\n";
+  for (std::size_t written = 0; written < kBytes; written += block.size()) {
+    put(rank.write, block);
+  }
+  rank.write = FileDescriptor{};
+  pump.drain(soon());
+  EXPECT_EQ(read_file(folder_ / "log").value().size(), kBytes);
+  EXPECT_GT(pump.dropped_line_count(), 2000);
+}
+
+TEST_F(OutputPumpTest, DrainGivesUpOnAPipeThatSomebodyHoldsOpen) {
+  Pipe rank = make_pipe();
+  OutputPump pump{-1};
+  ASSERT_TRUE(pump.add("0", std::move(rank.read), folder_ / "log").ok());
+  put(rank.write, "before\n");
+  pump.drain(Deadline::after(std::chrono::milliseconds{200}));
+  EXPECT_EQ(read_file(folder_ / "log").value(), "before\n");
+}
+
+}  // namespace muster::launcher
