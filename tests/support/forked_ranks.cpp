@@ -179,6 +179,19 @@ bool ForkedRanks::wait_ready(const std::vector<int>& ranks, std::chrono::nanosec
   });
 }
 
+bool ForkedRanks::wait_ended(const std::vector<int>& ranks, std::chrono::nanoseconds limit) {
+  const auto until = steady_clock::now() + limit;
+  const auto ended = [&](int rank) {
+    return children_.at(static_cast<std::size_t>(rank)).report_fd < 0;
+  };
+  while (!std::all_of(ranks.begin(), ranks.end(), ended)) {
+    if (!pump(until)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 void ForkedRanks::reap(Child& child) {
   int status = 0;
   while (::waitpid(child.pid, &status, 0) < 0 && errno == EINTR) {

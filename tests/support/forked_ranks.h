@@ -46,6 +46,9 @@ class ForkedRanks {
   // have.
   [[nodiscard]] bool wait_ready(const std::vector<int>& ranks, std::chrono::nanoseconds limit);
 
+  // Waits until each rank in `ranks` has ended, at most `limit`; whether all have.
+  [[nodiscard]] bool wait_ended(const std::vector<int>& ranks, std::chrono::nanoseconds limit);
+
   // Called in a child: tells the parent that the body has reached the interesting point.
   static void report_ready();
 

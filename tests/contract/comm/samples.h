@@ -14,17 +14,21 @@
 
 namespace muster::comm {
 
-// What rank `rank` contributes. Floating-point values have full mantissas, so that a sum in another
-// order gives other bits.
+// What rank `rank` contributes. Floating-point values have full mantissas and both signs, so that a
+// sum in another order gives other bits.
 template <typename T>
 std::vector<T> sample(int rank, std::size_t count, std::uint64_t seed) {
-  Random random{seed, static_cast<std::uint64_t>(rank)};
   std::vector<T> values(count);
+  std::uint64_t state = seed * 1000003 + static_cast<std::uint64_t>(rank) * 7919;
   for (T& value : values) {
+    // The finisher of splitmix64: cheap, and every bit depends on the whole state.
+    std::uint64_t bits = state += 0x9E3779B97F4A7C15;
+    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9;
+    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB;
     if constexpr (std::is_floating_point_v<T>) {
-      value = static_cast<T>(random.normal());
+      value = static_cast<T>(static_cast<double>(static_cast<std::int64_t>(bits)) * 0x1p-63);
     } else {
-      value = static_cast<T>(random.below(1000));
+      value = static_cast<T>(bits >> 54);
     }
   }
   return values;

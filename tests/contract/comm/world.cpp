@@ -57,12 +57,13 @@ Expected<std::unique_ptr<Communicator>> connect(
 
 namespace {
 
-std::vector<std::string> run_threads(int size, const RankWork& work) {
+std::vector<std::string> run_threads(int size, const RankWorkWithSide& work) {
   auto ranks = make_local_group(size);
+  auto side = make_local_group(size);
   std::vector<std::string> reports(ranks.size());
   std::vector<std::thread> threads;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    threads.emplace_back([&, r] { reports[r] = work(*ranks[r]); });
+    threads.emplace_back([&, r] { reports[r] = work(*ranks[r], *side[r]); });
   }
   for (std::thread& thread : threads) {
     thread.join();
@@ -74,12 +75,26 @@ std::vector<std::string> run_threads(int size, const RankWork& work) {
 
 std::vector<std::string> run_world(const World& world, const RankWork& work) {
   if (world.backend == Backend::kLocal) {
-    return run_threads(world.size, work);
+    return run_threads(world.size, [&](Communicator& c, Communicator&) { return work(c); });
   }
   const Rendezvous rendezvous;
   return test::run_ranks(world.size, [&](int rank) {
     auto communicator = connect(world.backend, rendezvous.options(rank, world.size), soon());
     return communicator ? work(**communicator) : communicator.status().to_string();
+  });
+}
+
+std::vector<std::string> run_world_with_side(const World& world, const RankWorkWithSide& work) {
+  if (world.backend == Backend::kLocal) {
+    return run_threads(world.size, work);
+  }
+  const Rendezvous first;
+  const Rendezvous second;
+  return test::run_ranks(world.size, [&](int rank) {
+    auto communicator = connect(world.backend, first.options(rank, world.size), soon());
+    auto side = connect_shm(second.options(rank, world.size), soon());
+    return communicator && side ? work(**communicator, **side)
+                                : communicator.status().to_string() + side.status().to_string();
   });
 }
 

@@ -54,6 +54,12 @@ class Rendezvous {
 // Runs `work` on every rank and returns what each of them reported.
 [[nodiscard]] std::vector<std::string> run_world(const World& world, const RankWork& work);
 
+// The same with a second group of the same ranks, which errors of the first do not touch: for tests
+// in which a rank stays away from the first.
+using RankWorkWithSide = std::function<std::string(Communicator&, Communicator& side)>;
+[[nodiscard]] std::vector<std::string> run_world_with_side(
+    const World& world, const RankWorkWithSide& work);
+
 // Adds a test failure for every rank that reported one.
 void expect_success(const World& world, const RankWork& work);
 
