@@ -9,12 +9,15 @@
 #include <muster/comm/backends.h>
 
 #include <iostream>
+#include <string>
 
 namespace muster::moe_lm {
 namespace {
 
+// One write: the lines of several ranks share a terminal.
 int fail(int rank, const Status& status) {
-  std::cerr << "moe_lm: rank " << rank << ": " << status.message() << std::endl;  // NOLINT
+  std::cerr << "moe_lm: rank " + std::to_string(rank) + ": " + status.message() + "\n"
+            << std::flush;
   return 1;
 }
 

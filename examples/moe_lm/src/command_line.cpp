@@ -1,5 +1,7 @@
 #include "src/command_line.h"
 
+#include <muster/agent/agent.h>
+
 #include <CLI/CLI.hpp>
 
 #include <string>
@@ -82,7 +84,8 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    line.exit_code = app.exit(error);
+    // A launcher must not try a mistyped command again.
+    line.exit_code = app.exit(error) == 0 ? agent::kExitDone : agent::kExitNeverRestart;
     return line;
   }
   line.options.inject_nan = parse_fault_point(faults.nan);
