@@ -2,6 +2,7 @@
 
 #include <zstd.h>
 
+#include <bit>
 #include <cstring>
 
 namespace muster::store {
@@ -60,15 +61,17 @@ std::span<const std::byte> ChunkCodec::encode(const Chunk& chunk) {
   } else {
     append_presence(chunk.present, encoded_);
   }
+  const bool all = chunk.present.all();
   const std::size_t count = chunk.present.count();
-  std::size_t at = 0;
+  std::size_t packed = 0;
   for (std::size_t i = 0; i < kChunkSteps; ++i) {
-    if (chunk.present[i]) {
-      const auto* value = static_cast<const std::byte*>(static_cast<const void*>(&chunk.values[i]));
-      for (std::size_t plane = 0; plane < sizeof(float); ++plane) {
-        planes_[plane * count + at] = value[plane];
-      }
-      ++at;
+    if (all || chunk.present[i]) {
+      packed_[packed++] = std::bit_cast<std::uint32_t>(chunk.values[i]);
+    }
+  }
+  for (std::size_t plane = 0; plane < sizeof(float); ++plane) {
+    for (std::size_t i = 0; i < count; ++i) {
+      planes_[plane * count + i] = static_cast<std::byte>(packed_[i] >> (8 * plane) & 0xffU);
     }
   }
   const std::size_t raw_bytes = count * sizeof(float);
@@ -86,14 +89,8 @@ std::span<const std::byte> ChunkCodec::encode(const Chunk& chunk) {
     encoded_.resize(header + size);
     return encoded_;
   }
-  encoded_.resize(header);
-  for (std::size_t i = 0; i < kChunkSteps; ++i) {
-    if (chunk.present[i]) {
-      const std::size_t end = encoded_.size();
-      encoded_.resize(end + sizeof(float));
-      std::memcpy(encoded_.data() + end, &chunk.values[i], sizeof(float));
-    }
-  }
+  encoded_.resize(header + raw_bytes);
+  std::memcpy(encoded_.data() + header, packed_.data(), raw_bytes);
   return encoded_;
 }
 

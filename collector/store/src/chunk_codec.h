@@ -13,6 +13,7 @@
 #include <array>
 #include <bitset>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -43,6 +44,7 @@ class ChunkCodec {
   struct Contexts;
 
   std::unique_ptr<Contexts> contexts_;
+  std::array<std::uint32_t, kChunkSteps> packed_{};
   std::vector<std::byte> planes_;
   std::vector<std::byte> encoded_;
 };

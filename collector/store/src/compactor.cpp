@@ -16,9 +16,9 @@ namespace {
 // Series per pass over the frames: 1024 of them take 4.2 MB.
 constexpr std::size_t kSlabSeries = 1024;
 
-struct Slot {
+struct Column {
   std::size_t position{0};
-  std::size_t series{0};  // Index into Stretch::series.
+  std::size_t index{0};  // Into Stretch::slots.
 };
 
 Status read_times(
@@ -52,11 +52,12 @@ struct Compactor::Stretch {
   std::int64_t run_id{0};
   std::int64_t generation{0};
   std::int64_t rank{0};
+  std::int64_t stretch_id{-1};                          // -1: not stored before.
+  std::map<std::int64_t, std::vector<Column>> columns;  // By schema id, ascending by slot.
+  std::vector<std::int64_t> slots;                      // Of all series in it, ascending.
+  std::map<std::int64_t, std::int64_t> times;           // Step to sender's clock, of all frames.
+  std::int64_t frame_count{0};                          // Not counting those stored before.
   bool stored_before{false};
-  std::map<std::int64_t, std::vector<Slot>> slots;  // By schema id, ascending by series.
-  std::vector<std::int64_t> series;                 // Ascending series ids.
-  std::map<std::int64_t, std::int64_t> times;       // Step to sender's clock, of all frames.
-  std::int64_t frame_count{0};                      // Not counting those stored before.
 
   [[nodiscard]] std::int64_t step_first() const { return chunk << kChunkBits; }
 
@@ -92,15 +93,15 @@ Expected<std::int64_t> Compactor::compact_one(std::int64_t stream_id) {
   }
   MUSTER_RETURN_IF_ERROR(read_outline(stretch));
   MUSTER_RETURN_IF_ERROR(map_columns(stretch));
-  for (std::size_t first = 0; first < stretch.series.size(); first += kSlabSeries) {
+  MUSTER_RETURN_IF_ERROR(store_outline(stretch));
+  for (std::size_t first = 0; first < stretch.slots.size(); first += kSlabSeries) {
     MUSTER_RETURN_IF_ERROR(fill_slab(stretch, first));
     MUSTER_RETURN_IF_ERROR(store_slab(stretch, first));
   }
-  MUSTER_RETURN_IF_ERROR(store_times(stretch));
   MUSTER_RETURN_IF_ERROR(remove_frames(stretch));
   // A stretch of empty frames is work done as well.
   return std::max<std::int64_t>(
-      stretch.frame_count * static_cast<std::int64_t>(stretch.series.size()), 1);
+      stretch.frame_count * static_cast<std::int64_t>(stretch.slots.size()), 1);
 }
 
 Expected<Compactor::Stretch> Compactor::find_stretch(std::int64_t stream_id) {
@@ -133,11 +134,13 @@ Expected<Compactor::Stretch> Compactor::find_stretch(std::int64_t stream_id) {
 Status Compactor::read_outline(Stretch& stretch) {
   MUSTER_ASSIGN_OR_RETURN(
       StatementUse before,
-      connection_.use("SELECT wall_unix_ns FROM stretches WHERE stretch_key = ?"));
-  before->bind(1, chunk_key(stretch.stream_id, stretch.chunk));
+      connection_.use(
+          "SELECT stretch_id, wall_unix_ns FROM stretches WHERE stream_id = ? AND chunk = ?"));
+  before->bind(1, stretch.stream_id).bind(2, stretch.chunk);
   MUSTER_ASSIGN_OR_RETURN(stretch.stored_before, before->step());
   if (stretch.stored_before) {
-    MUSTER_RETURN_IF_ERROR(read_times(before->blob(0), stretch.step_first(), stretch.times));
+    stretch.stretch_id = before->integer(0);
+    MUSTER_RETURN_IF_ERROR(read_times(before->blob(1), stretch.step_first(), stretch.times));
   }
   MUSTER_ASSIGN_OR_RETURN(
       StatementUse select,
@@ -150,35 +153,58 @@ Status Compactor::read_outline(Stretch& stretch) {
       return {};
     }
     ++stretch.frame_count;
-    stretch.slots.try_emplace(select->integer(1));
+    stretch.columns.try_emplace(select->integer(1));
     stretch.times.emplace(frame_step(select->integer(0)), select->integer(2));
   }
 }
 
 Status Compactor::map_columns(Stretch& stretch) {
-  std::map<std::int64_t, std::vector<SchemaColumn>> columns;
-  for (const auto& [schema_id, slots] : stretch.slots) {
+  std::map<std::int64_t, std::vector<SchemaColumn>> found;
+  for (const auto& [schema_id, columns] : stretch.columns) {
     MUSTER_ASSIGN_OR_RETURN(
-        columns[schema_id], read_columns(connection_, schema_id, stretch.run_id, stretch.rank));
-    for (const SchemaColumn& column : columns[schema_id]) {
-      stretch.series.push_back(column.series_id);
+        found[schema_id], read_columns(connection_, schema_id, stretch.run_id, stretch.rank));
+    for (const SchemaColumn& column : found[schema_id]) {
+      stretch.slots.push_back(column.slot);
     }
   }
-  std::sort(stretch.series.begin(), stretch.series.end());
-  stretch.series.erase(
-      std::unique(stretch.series.begin(), stretch.series.end()), stretch.series.end());
-  for (auto& [schema_id, slots] : stretch.slots) {
-    for (const SchemaColumn& column : columns[schema_id]) {
-      const auto at =
-          std::lower_bound(stretch.series.begin(), stretch.series.end(), column.series_id);
-      slots.push_back({column.position, static_cast<std::size_t>(at - stretch.series.begin())});
+  std::sort(stretch.slots.begin(), stretch.slots.end());
+  stretch.slots.erase(std::unique(stretch.slots.begin(), stretch.slots.end()), stretch.slots.end());
+  for (auto& [schema_id, columns] : stretch.columns) {
+    for (const SchemaColumn& column : found[schema_id]) {
+      const auto at = std::lower_bound(stretch.slots.begin(), stretch.slots.end(), column.slot);
+      columns.push_back({column.position, static_cast<std::size_t>(at - stretch.slots.begin())});
     }
   }
   return {};
 }
 
+Status Compactor::store_outline(Stretch& stretch) {
+  std::bitset<kChunkSteps> present;
+  for (const auto& [step, wall] : stretch.times) {
+    present.set(static_cast<std::size_t>(step) % kChunkSteps);
+  }
+  std::vector<std::byte> bytes;
+  append_presence(present, bytes);
+  for (const auto& [step, wall] : stretch.times) {
+    const std::size_t at = bytes.size();
+    bytes.resize(at + sizeof(wall));
+    std::memcpy(bytes.data() + at, &wall, sizeof(wall));
+  }
+  MUSTER_ASSIGN_OR_RETURN(
+      StatementUse insert,
+      connection_.use("INSERT INTO stretches (stream_id, chunk, wall_unix_ns) VALUES (?, ?, ?) "
+                      "ON CONFLICT DO UPDATE SET wall_unix_ns = excluded.wall_unix_ns"));
+  insert->bind(1, stretch.stream_id).bind(2, stretch.chunk);
+  insert->bind(3, std::span<const std::byte>{bytes});
+  MUSTER_RETURN_IF_ERROR(insert->run());
+  if (!stretch.stored_before) {
+    stretch.stretch_id = connection_.last_insert_rowid();
+  }
+  return {};
+}
+
 Status Compactor::fill_slab(const Stretch& stretch, std::size_t slab_first) {
-  const std::size_t slab_end = std::min(stretch.series.size(), slab_first + kSlabSeries);
+  const std::size_t slab_end = std::min(stretch.slots.size(), slab_first + kSlabSeries);
   slab_.resize(slab_end - slab_first);
   for (Chunk& chunk : slab_) {
     chunk.present.reset();
@@ -194,18 +220,18 @@ Status Compactor::fill_slab(const Stretch& stretch, std::size_t slab_first) {
       return {};
     }
     const std::int64_t key = select->integer(0);
-    const std::vector<Slot>& slots = stretch.slots.at(select->integer(1));
+    const std::vector<Column>& columns = stretch.columns.at(select->integer(1));
     const std::span<const std::byte> samples = select->blob(2);
     const auto offset = static_cast<std::size_t>(frame_step(key)) % kChunkSteps;
-    const auto before = [](const Slot& slot, std::size_t series) { return slot.series < series; };
-    auto slot = std::lower_bound(slots.begin(), slots.end(), slab_first, before);
-    for (; slot != slots.end() && slot->series < slab_end; ++slot) {
-      if ((slot->position + 1) * sizeof(float) > samples.size()) {
+    const auto before = [](const Column& column, std::size_t at) { return column.index < at; };
+    auto column = std::lower_bound(columns.begin(), columns.end(), slab_first, before);
+    for (; column != columns.end() && column->index < slab_end; ++column) {
+      if ((column->position + 1) * sizeof(float) > samples.size()) {
         return data_loss("frame " + std::to_string(key) + " is shorter than its schema");
       }
-      Chunk& chunk = slab_[slot->series - slab_first];
+      Chunk& chunk = slab_[column->index - slab_first];
       std::memcpy(
-          &chunk.values[offset], samples.data() + slot->position * sizeof(float), sizeof(float));
+          &chunk.values[offset], samples.data() + column->position * sizeof(float), sizeof(float));
       chunk.present.set(offset);
     }
   }
@@ -213,13 +239,13 @@ Status Compactor::fill_slab(const Stretch& stretch, std::size_t slab_first) {
 
 Status Compactor::store_slab(const Stretch& stretch, std::size_t slab_first) {
   for (std::size_t i = 0; i < slab_.size(); ++i) {
-    MUSTER_ASSIGN_OR_RETURN(
-        const std::int64_t track, track_of(stretch.series[slab_first + i], stretch.generation));
+    const std::int64_t slot = stretch.slots[slab_first + i];
+    const std::int64_t key = chunk_key(stretch.stretch_id, slot);
     if (stretch.stored_before) {
-      MUSTER_RETURN_IF_ERROR(merge_stored(chunk_key(track, stretch.chunk), slab_[i]));
+      MUSTER_RETURN_IF_ERROR(merge_stored(key, slab_[i]));
     }
-    MUSTER_RETURN_IF_ERROR(store_chunk(track, stretch.chunk, slab_[i]));
-    MUSTER_RETURN_IF_ERROR(store_block(track, stretch.chunk / kChunksPerBlock));
+    MUSTER_RETURN_IF_ERROR(store_chunk(key, stretch.step_first(), slab_[i]));
+    MUSTER_RETURN_IF_ERROR(store_block(stretch, slot));
   }
   return {};
 }
@@ -243,8 +269,7 @@ Status Compactor::merge_stored(std::int64_t key, Chunk& fresh) {
   return {};
 }
 
-Status Compactor::store_chunk(std::int64_t track, std::int64_t chunk_index, const Chunk& chunk) {
-  const std::int64_t key = chunk_key(track, chunk_index);
+Status Compactor::store_chunk(std::int64_t key, std::int64_t step_first, const Chunk& chunk) {
   MUSTER_ASSIGN_OR_RETURN(
       StatementUse samples,
       connection_.use("INSERT OR REPLACE INTO chunks (chunk_key, samples) VALUES (?, ?)"));
@@ -255,14 +280,13 @@ Status Compactor::store_chunk(std::int64_t track, std::int64_t chunk_index, cons
   summaries.reserve(kEntriesPerChunk * kSummaryBytes);
   for (std::int64_t entry = 0; entry < kEntriesPerChunk; ++entry) {
     const std::int64_t offset = entry << kPyramidBits;
-    const std::int64_t step = (chunk_index << kChunkBits) + offset;
     Summary summary;
-    for (std::int64_t i = 0; i < kPyramidSteps; ++i) {
-      if (chunk.present[static_cast<std::size_t>(offset + i)]) {
-        summary.add(step + i, chunk.values[static_cast<std::size_t>(offset + i)]);
+    for (std::int64_t i = offset; i < offset + kPyramidSteps; ++i) {
+      if (chunk.present[static_cast<std::size_t>(i)]) {
+        summary.add(step_first + i, chunk.values[static_cast<std::size_t>(i)]);
       }
     }
-    append_summary(summary, step, summaries);
+    append_summary(summary, step_first + offset, summaries);
   }
   MUSTER_ASSIGN_OR_RETURN(
       StatementUse pyramid,
@@ -271,68 +295,36 @@ Status Compactor::store_chunk(std::int64_t track, std::int64_t chunk_index, cons
   return pyramid->run();
 }
 
-Status Compactor::store_block(std::int64_t track, std::int64_t block) {
+Status Compactor::store_block(const Stretch& stretch, std::int64_t slot) {
+  const std::int64_t block = stretch.chunk / kChunksPerBlock;
   Summary summary;
   MUSTER_ASSIGN_OR_RETURN(
       StatementUse select,
-      connection_.use(
-          "SELECT chunk_key, summaries FROM pyramid_64 WHERE chunk_key BETWEEN ? AND ?"));
+      connection_.use("SELECT s.chunk, p.summaries FROM stretches s CROSS JOIN pyramid_64 p "
+                      "ON p.chunk_key = s.stretch_id << 20 | ?4 "
+                      "WHERE s.stream_id = ?1 AND s.chunk BETWEEN ?2 AND ?3"));
   const std::int64_t first = block * kChunksPerBlock;
-  select->bind(1, chunk_key(track, first)).bind(2, chunk_key(track, first + kChunksPerBlock - 1));
+  select->bind(1, stretch.stream_id).bind(2, first).bind(3, first + kChunksPerBlock - 1);
+  select->bind(4, slot);
   while (true) {
     MUSTER_ASSIGN_OR_RETURN(const bool has_row, select->step());
     if (!has_row) {
       break;
     }
-    const std::int64_t step = chunk_of_key(select->integer(0)) << kChunkBits;
     MUSTER_RETURN_IF_ERROR(for_each_summary(
-        select->blob(1), step, [&summary](const Summary& part) { summary.merge(part); }));
+        select->blob(1), select->integer(0) << kChunkBits, [&summary](const Summary& part) {
+          summary.merge(part);
+        }));
   }
   std::vector<std::byte> bytes;
   append_summary(summary, block << kBlockBits, bytes);
   MUSTER_ASSIGN_OR_RETURN(
       StatementUse insert,
-      connection_.use("INSERT OR REPLACE INTO pyramid_4096 (block_key, summary) VALUES (?, ?)"));
-  insert->bind(1, block_key(track, block)).bind(2, std::span<const std::byte>{bytes});
+      connection_.use("INSERT OR REPLACE INTO pyramid_4096 (stream_id, block, slot, summary) "
+                      "VALUES (?, ?, ?, ?)"));
+  insert->bind(1, stretch.stream_id).bind(2, block).bind(3, slot);
+  insert->bind(4, std::span<const std::byte>{bytes});
   return insert->run();
-}
-
-Status Compactor::store_times(const Stretch& stretch) {
-  std::bitset<kChunkSteps> present;
-  for (const auto& [step, wall] : stretch.times) {
-    present.set(static_cast<std::size_t>(step) % kChunkSteps);
-  }
-  std::vector<std::byte> bytes;
-  append_presence(present, bytes);
-  for (const auto& [step, wall] : stretch.times) {
-    const std::size_t at = bytes.size();
-    bytes.resize(at + sizeof(wall));
-    std::memcpy(bytes.data() + at, &wall, sizeof(wall));
-  }
-  MUSTER_ASSIGN_OR_RETURN(
-      StatementUse insert,
-      connection_.use(
-          "INSERT OR REPLACE INTO stretches (stretch_key, wall_unix_ns) VALUES (?, ?)"));
-  insert->bind(1, chunk_key(stretch.stream_id, stretch.chunk));
-  insert->bind(2, std::span<const std::byte>{bytes});
-  return insert->run();
-}
-
-Expected<std::int64_t> Compactor::track_of(std::int64_t series_id, std::int64_t generation) {
-  MUSTER_ASSIGN_OR_RETURN(
-      StatementUse insert,
-      connection_.use("INSERT OR IGNORE INTO tracks (series_id, generation) VALUES (?, ?)"));
-  insert->bind(1, series_id).bind(2, generation);
-  MUSTER_RETURN_IF_ERROR(insert->run());
-  MUSTER_ASSIGN_OR_RETURN(
-      StatementUse select,
-      connection_.use("SELECT track_id FROM tracks WHERE series_id = ? AND generation = ?"));
-  select->bind(1, series_id).bind(2, generation);
-  MUSTER_ASSIGN_OR_RETURN(const bool has_row, select->step());
-  if (!has_row) {
-    return internal_error("the track of series " + std::to_string(series_id) + " was not made");
-  }
-  return select->integer(0);
 }
 
 Status Compactor::remove_frames(const Stretch& stretch) {

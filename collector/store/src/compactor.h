@@ -36,11 +36,9 @@ class Compactor {
   [[nodiscard]] Status fill_slab(const Stretch& stretch, std::size_t slab_first);
   [[nodiscard]] Status store_slab(const Stretch& stretch, std::size_t slab_first);
   [[nodiscard]] Status merge_stored(std::int64_t key, Chunk& fresh);
-  [[nodiscard]] Status store_chunk(
-      std::int64_t track, std::int64_t chunk_index, const Chunk& chunk);
-  [[nodiscard]] Status store_block(std::int64_t track, std::int64_t block);
-  [[nodiscard]] Status store_times(const Stretch& stretch);
-  [[nodiscard]] Expected<std::int64_t> track_of(std::int64_t series_id, std::int64_t generation);
+  [[nodiscard]] Status store_chunk(std::int64_t key, std::int64_t step_first, const Chunk& chunk);
+  [[nodiscard]] Status store_block(const Stretch& stretch, std::int64_t slot);
+  [[nodiscard]] Status store_outline(Stretch& stretch);
   [[nodiscard]] Status remove_frames(const Stretch& stretch);
 
   Connection& connection_;

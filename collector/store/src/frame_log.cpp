@@ -113,8 +113,8 @@ Expected<bool> FrameLog::insert(
 Expected<bool> FrameLog::is_transposed(const StreamState& stream, std::int64_t step) {
   MUSTER_ASSIGN_OR_RETURN(
       StatementUse select,
-      connection_.use("SELECT wall_unix_ns FROM stretches WHERE stretch_key = ?"));
-  select->bind(1, chunk_key(stream.stream_id, step >> kChunkBits));
+      connection_.use("SELECT wall_unix_ns FROM stretches WHERE stream_id = ? AND chunk = ?"));
+  select->bind(1, stream.stream_id).bind(2, step >> kChunkBits);
   MUSTER_ASSIGN_OR_RETURN(const bool has_row, select->step());
   if (!has_row) {
     return false;

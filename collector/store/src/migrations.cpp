@@ -78,7 +78,10 @@ CREATE TABLE series (
   grp       TEXT NOT NULL,
   unit      TEXT NOT NULL,
   kind      INTEGER NOT NULL,
-  UNIQUE (run_id, rank, name, layer, idx, grp)
+  sender    INTEGER NOT NULL,                      -- the rank whose frames carry it
+  slot      INTEGER NOT NULL,                      -- counts the series of a sender from 0; < 2^20
+  UNIQUE (run_id, rank, name, layer, idx, grp),
+  UNIQUE (run_id, sender, slot)
 );
 
 -- A rank in a generation: who frames come from.
@@ -100,23 +103,18 @@ CREATE TABLE frames (
   samples      BLOB NOT NULL                       -- f32 little-endian, one per metric of the schema
 );
 
--- What is left of the frames of 1024 transposed steps besides their samples.
+-- 1024 steps of a stream that are transposed.
 CREATE TABLE stretches (
-  stretch_key  INTEGER PRIMARY KEY,                -- stream_id << 25 | step / 1024
-  wall_unix_ns BLOB NOT NULL                       -- 128 bytes of presence, then an i64 per present step
+  stretch_id   INTEGER PRIMARY KEY,                -- ascending in the order of transposing
+  stream_id    INTEGER NOT NULL REFERENCES streams,
+  chunk        INTEGER NOT NULL,                   -- step / 1024
+  wall_unix_ns BLOB NOT NULL,                      -- 128 bytes of presence, then an i64 per present step
+  UNIQUE (stream_id, chunk)
 );
 
--- A series in one generation.
-CREATE TABLE tracks (
-  track_id   INTEGER PRIMARY KEY,
-  series_id  INTEGER NOT NULL REFERENCES series,
-  generation INTEGER NOT NULL,
-  UNIQUE (series_id, generation)
-);
-
--- Series-major: 1024 steps of a track.
+-- Series-major: 1024 steps of one series.
 CREATE TABLE chunks (
-  chunk_key INTEGER PRIMARY KEY,                   -- track_id << 25 | step / 1024
+  chunk_key INTEGER PRIMARY KEY,                   -- stretch_id << 20 | series.slot
   samples   BLOB NOT NULL                          -- chunk_codec.h
 );
 
@@ -126,9 +124,12 @@ CREATE TABLE pyramid_64 (
   summaries BLOB NOT NULL                          -- 16 x 24 bytes, summary.h
 );
 CREATE TABLE pyramid_4096 (
-  block_key INTEGER PRIMARY KEY,                   -- track_id << 23 | step / 4096
-  summary   BLOB NOT NULL                          -- 24 bytes, summary.h
-);
+  stream_id INTEGER NOT NULL,
+  block     INTEGER NOT NULL,                      -- step / 4096
+  slot      INTEGER NOT NULL,                      -- series.slot
+  summary   BLOB NOT NULL,                         -- 24 bytes, summary.h
+  PRIMARY KEY (stream_id, block, slot)
+) WITHOUT ROWID;
 
 CREATE TABLE events (
   event_id     INTEGER PRIMARY KEY,

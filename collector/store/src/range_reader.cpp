@@ -67,14 +67,11 @@ Expected<RangeReader::Source> RangeReader::find(
     const std::string& run_id, std::int64_t series_id, std::int64_t generation) {
   MUSTER_ASSIGN_OR_RETURN(
       StatementUse select,
-      connection_.use(
-          "SELECT s.run_id, max(s.rank, 0), ifnull(st.stream_id, -1), ifnull(t.track_id, -1), "
-          "ifnull(st.step_first, -1), ifnull(st.step_last, -1) "
-          "FROM series s JOIN runs r ON r.run_id = s.run_id "
-          "LEFT JOIN streams st ON st.run_id = s.run_id AND st.generation = ?3 "
-          "AND st.rank = max(s.rank, 0) "
-          "LEFT JOIN tracks t ON t.series_id = s.series_id AND t.generation = ?3 "
-          "WHERE s.series_id = ?2 AND r.name = ?1"));
+      connection_.use("SELECT s.run_id, s.sender, s.slot, ifnull(st.stream_id, -1), "
+                      "ifnull(st.step_first, -1), ifnull(st.step_last, -1) "
+                      "FROM series s JOIN runs r ON r.run_id = s.run_id "
+                      "LEFT JOIN streams st ON st.run_id = s.run_id AND st.generation = ?3 "
+                      "AND st.rank = s.sender WHERE s.series_id = ?2 AND r.name = ?1"));
   select->bind(1, run_id).bind(2, series_id).bind(3, generation);
   MUSTER_ASSIGN_OR_RETURN(const bool has_row, select->step());
   if (!has_row) {
@@ -82,38 +79,43 @@ Expected<RangeReader::Source> RangeReader::find(
   }
   Source source;
   source.run_id = select->integer(0);
-  source.rank = select->integer(1);
-  source.stream_id = select->integer(2);
-  source.track_id = select->integer(3);
+  source.sender = select->integer(1);
+  source.slot = select->integer(2);
+  source.stream_id = select->integer(3);
   source.step_first = select->integer(4);
   source.step_last = select->integer(5);
   return source;
 }
 
 Status RangeReader::add_transposed(const Source& source) {
-  if (source.track_id < 0) {
-    return {};
-  }
   if (shift_ >= kBlockBits) {
     return add_blocks(source);
   }
   return shift_ >= kPyramidBits ? add_pyramid(source) : add_chunks(source);
 }
 
+Expected<StatementUse> RangeReader::select(const char* sql, const Source& source) {
+  MUSTER_ASSIGN_OR_RETURN(StatementUse statement, connection_.use(sql));
+  statement->bind(1, source.stream_id).bind(2, source.slot);
+  statement->bind(3, begin_ >> kChunkBits).bind(4, (end_ - 1) >> kChunkBits);
+  return statement;
+}
+
 Status RangeReader::add_blocks(const Source& source) {
   MUSTER_ASSIGN_OR_RETURN(
-      StatementUse select,
-      connection_.use(
-          "SELECT block_key, summary FROM pyramid_4096 WHERE block_key BETWEEN ? AND ?"));
-  select->bind(1, block_key(source.track_id, begin_ >> kBlockBits));
-  select->bind(2, block_key(source.track_id, (end_ - 1) >> kBlockBits));
+      StatementUse rows,
+      select(
+          "SELECT b.block, p.summary FROM (SELECT DISTINCT chunk >> 2 AS block FROM stretches "
+          "WHERE stream_id = ?1 AND chunk BETWEEN ?3 AND ?4) b "
+          "CROSS JOIN pyramid_4096 p ON p.stream_id = ?1 AND p.block = b.block AND p.slot = ?2",
+          source));
   while (true) {
-    MUSTER_ASSIGN_OR_RETURN(const bool has_row, select->step());
+    MUSTER_ASSIGN_OR_RETURN(const bool has_row, rows->step());
     if (!has_row) {
       return {};
     }
-    const std::int64_t step = block_of_key(select->integer(0)) << kBlockBits;
-    const std::span<const std::byte> bytes = select->blob(1);
+    const std::int64_t step = rows->integer(0) << kBlockBits;
+    const std::span<const std::byte> bytes = rows->blob(1);
     if (bytes.size() != kSummaryBytes) {
       return data_loss("the pyramid over step " + std::to_string(step) + " has a wrong size");
     }
@@ -123,18 +125,19 @@ Status RangeReader::add_blocks(const Source& source) {
 
 Status RangeReader::add_pyramid(const Source& source) {
   MUSTER_ASSIGN_OR_RETURN(
-      StatementUse select,
-      connection_.use(
-          "SELECT chunk_key, summaries FROM pyramid_64 WHERE chunk_key BETWEEN ? AND ?"));
-  select->bind(1, chunk_key(source.track_id, begin_ >> kChunkBits));
-  select->bind(2, chunk_key(source.track_id, (end_ - 1) >> kChunkBits));
+      StatementUse rows,
+      select(
+          "SELECT s.chunk, p.summaries FROM stretches s CROSS JOIN pyramid_64 p "
+          "ON p.chunk_key = s.stretch_id << 20 | ?2 "
+          "WHERE s.stream_id = ?1 AND s.chunk BETWEEN ?3 AND ?4",
+          source));
   while (true) {
-    MUSTER_ASSIGN_OR_RETURN(const bool has_row, select->step());
+    MUSTER_ASSIGN_OR_RETURN(const bool has_row, rows->step());
     if (!has_row) {
       return {};
     }
-    const std::int64_t step = chunk_of_key(select->integer(0)) << kChunkBits;
-    MUSTER_RETURN_IF_ERROR(for_each_summary(select->blob(1), step, [this](const Summary& part) {
+    const std::int64_t step = rows->integer(0) << kChunkBits;
+    MUSTER_RETURN_IF_ERROR(for_each_summary(rows->blob(1), step, [this](const Summary& part) {
       if (within(part.step_first)) {
         bucket_of(part.step_first).merge(part);
       }
@@ -144,18 +147,20 @@ Status RangeReader::add_pyramid(const Source& source) {
 
 Status RangeReader::add_chunks(const Source& source) {
   MUSTER_ASSIGN_OR_RETURN(
-      StatementUse select,
-      connection_.use("SELECT chunk_key, samples FROM chunks WHERE chunk_key BETWEEN ? AND ?"));
-  select->bind(1, chunk_key(source.track_id, begin_ >> kChunkBits));
-  select->bind(2, chunk_key(source.track_id, (end_ - 1) >> kChunkBits));
+      StatementUse rows,
+      select(
+          "SELECT s.chunk, c.samples FROM stretches s CROSS JOIN chunks c "
+          "ON c.chunk_key = s.stretch_id << 20 | ?2 "
+          "WHERE s.stream_id = ?1 AND s.chunk BETWEEN ?3 AND ?4",
+          source));
   Chunk chunk;
   while (true) {
-    MUSTER_ASSIGN_OR_RETURN(const bool has_row, select->step());
+    MUSTER_ASSIGN_OR_RETURN(const bool has_row, rows->step());
     if (!has_row) {
       return {};
     }
-    MUSTER_RETURN_IF_ERROR(codec_.decode(select->blob(1), chunk));
-    const std::int64_t first = chunk_of_key(select->integer(0)) << kChunkBits;
+    MUSTER_RETURN_IF_ERROR(codec_.decode(rows->blob(1), chunk));
+    const std::int64_t first = rows->integer(0) << kChunkBits;
     for (std::size_t i = 0; i < chunk.values.size(); ++i) {
       const std::int64_t step = first + static_cast<std::int64_t>(i);
       if (chunk.present[i] && within(step)) {
@@ -183,7 +188,7 @@ Status RangeReader::add_frames(const Source& source, std::int64_t series_id) {
     if (fresh) {
       MUSTER_ASSIGN_OR_RETURN(
           const std::vector<SchemaColumn> columns,
-          read_columns(connection_, found->first, source.run_id, source.rank));
+          read_columns(connection_, found->first, source.run_id, source.sender));
       for (const SchemaColumn& column : columns) {
         if (column.series_id == series_id) {
           found->second = column.position * sizeof(float);

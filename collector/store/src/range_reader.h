@@ -27,12 +27,12 @@ class RangeReader {
       std::int32_t buckets_max);
 
  private:
-  // The row of the stream that sends a series, and of the series' transposed part.
+  // Where the samples of a series come from and lie.
   struct Source {
     std::int64_t run_id{0};
-    std::int64_t rank{0};
-    std::int64_t stream_id{-1};  // -1: no such generation.
-    std::int64_t track_id{-1};   // -1: nothing is transposed yet.
+    std::int64_t sender{0};
+    std::int64_t slot{0};
+    std::int64_t stream_id{-1};  // -1: nothing of that generation.
     std::int64_t step_first{0};
     std::int64_t step_last{-1};
   };
@@ -40,6 +40,8 @@ class RangeReader {
   [[nodiscard]] Expected<Source> find(
       const std::string& run_id, std::int64_t series_id, std::int64_t generation);
   [[nodiscard]] Status add_transposed(const Source& source);
+  // A query of add_transposed, bound to the source and the range.
+  [[nodiscard]] Expected<StatementUse> select(const char* sql, const Source& source);
   [[nodiscard]] Status add_blocks(const Source& source);
   [[nodiscard]] Status add_pyramid(const Source& source);
   [[nodiscard]] Status add_chunks(const Source& source);

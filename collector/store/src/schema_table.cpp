@@ -1,5 +1,6 @@
 #include "src/schema_table.h"
 
+#include "src/keys.h"
 #include "src/known_metrics.h"
 
 namespace muster::store {
@@ -23,14 +24,30 @@ Status SchemaTable::add(const MetricSchema& schema, std::int64_t run_id, std::in
     }
     MUSTER_ASSIGN_OR_RETURN(
         StatementUse series,
-        connection_.use("INSERT OR IGNORE INTO series (run_id, rank, name, layer, idx, grp, unit, "
-                        "kind) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"));
-    series->bind(1, run_id);
-    series->bind(2, std::int64_t{metric.scope == MetricScope::kJob ? -1 : rank});
-    series->bind(3, metric.name).bind(4, std::int64_t{metric.layer});
-    series->bind(5, std::int64_t{metric.index}).bind(6, metric.group);
-    series->bind(7, metric.unit).bind(8, static_cast<std::int64_t>(metric.kind));
+        connection_.use("INSERT OR IGNORE INTO series (run_id, sender, slot, rank, name, layer, "
+                        "idx, grp, unit, kind) VALUES (?1, ?2, (SELECT ifnull(max(slot) + 1, 0) "
+                        "FROM series WHERE run_id = ?1 AND sender = ?2), ?3, ?4, ?5, ?6, ?7, ?8, "
+                        "?9)"));
+    series->bind(1, run_id).bind(2, std::int64_t{rank});
+    series->bind(3, std::int64_t{metric.scope == MetricScope::kJob ? -1 : rank});
+    series->bind(4, metric.name).bind(5, std::int64_t{metric.layer});
+    series->bind(6, std::int64_t{metric.index}).bind(7, metric.group);
+    series->bind(8, metric.unit).bind(9, static_cast<std::int64_t>(metric.kind));
     MUSTER_RETURN_IF_ERROR(series->run());
+  }
+  return check_slots(run_id, rank);
+}
+
+Status SchemaTable::check_slots(std::int64_t run_id, std::int32_t rank) {
+  MUSTER_ASSIGN_OR_RETURN(
+      StatementUse select,
+      connection_.use("SELECT ifnull(max(slot), 0) FROM series WHERE run_id = ? AND sender = ?"));
+  select->bind(1, run_id).bind(2, std::int64_t{rank});
+  MUSTER_RETURN_IF_ERROR(select->step().status());
+  if (select->integer(0) >= kSlotLimit) {
+    return resource_exhausted(
+        "rank " + std::to_string(rank) + " has more than " + std::to_string(kSlotLimit) +
+        " series; send fewer metrics");
   }
   return {};
 }
@@ -101,10 +118,11 @@ Expected<std::vector<SchemaColumn>> read_columns(
     Connection& connection, std::int64_t schema_id, std::int64_t run_id, std::int64_t rank) {
   MUSTER_ASSIGN_OR_RETURN(
       StatementUse select,
-      connection.use("SELECT m.position, s.series_id FROM schema_metrics m JOIN series s ON "
-                     "s.run_id = ?1 AND s.rank = iif(m.scope = 1, -1, ?2) AND s.name = m.name "
-                     "AND s.layer = m.layer AND s.idx = m.idx AND s.grp = m.grp "
-                     "WHERE m.schema_id = ?3 AND (m.scope <> 1 OR ?2 = 0) ORDER BY s.series_id"));
+      connection.use(
+          "SELECT m.position, s.series_id, s.slot FROM schema_metrics m JOIN series s ON "
+          "s.run_id = ?1 AND s.rank = iif(m.scope = 1, -1, ?2) AND s.name = m.name "
+          "AND s.layer = m.layer AND s.idx = m.idx AND s.grp = m.grp "
+          "WHERE m.schema_id = ?3 AND (m.scope <> 1 OR ?2 = 0) ORDER BY s.slot"));
   select->bind(1, run_id).bind(2, rank).bind(3, schema_id);
   std::vector<SchemaColumn> columns;
   while (true) {
@@ -112,7 +130,8 @@ Expected<std::vector<SchemaColumn>> read_columns(
     if (!has_row) {
       return columns;
     }
-    columns.push_back({static_cast<std::size_t>(select->integer(0)), select->integer(1)});
+    columns.push_back(
+        {static_cast<std::size_t>(select->integer(0)), select->integer(1), select->integer(2)});
   }
 }
 

@@ -26,7 +26,8 @@ class SchemaTable {
   explicit SchemaTable(Connection& connection) : connection_(connection) {}
 
   // Stores the schema unless it is known, and makes the series of this run and rank.
-  // kInvalidArgument when ids are not 0..n-1 in order.
+  // kInvalidArgument when ids are not 0..n-1 in order, kResourceExhausted when the rank has no slot
+  // left.
   [[nodiscard]] Status add(const MetricSchema& schema, std::int64_t run_id, std::int32_t rank);
 
   // kFailedPrecondition when it was never registered.
@@ -36,6 +37,7 @@ class SchemaTable {
   void clear() { known_.clear(); }
 
  private:
+  [[nodiscard]] Status check_slots(std::int64_t run_id, std::int32_t rank);
   [[nodiscard]] Status insert(const MetricSchema& schema, std::uint64_t hash);
   [[nodiscard]] Expected<std::optional<SchemaInfo>> read(std::uint64_t hash);
 
@@ -47,9 +49,10 @@ class SchemaTable {
 struct SchemaColumn {
   std::size_t position{0};
   std::int64_t series_id{0};
+  std::int64_t slot{0};  // Of the series among those of its sender.
 };
 
-// The columns of a schema as sent by a rank, ascending by series id.
+// The columns of a schema as sent by a rank, ascending by slot.
 [[nodiscard]] Expected<std::vector<SchemaColumn>> read_columns(
     Connection& connection, std::int64_t schema_id, std::int64_t run_id, std::int64_t rank);
 

@@ -1,5 +1,7 @@
 #include "src/session_table.h"
 
+#include "src/keys.h"
+
 namespace muster::store {
 
 namespace {
@@ -100,6 +102,9 @@ Expected<StreamState*> SessionTable::open_stream(const Identity& identity, std::
   MUSTER_ASSIGN_OR_RETURN(const bool has_row, select->step());
   if (!has_row) {
     return internal_error("the stream of " + describe(identity) + " was not made");
+  }
+  if (select->integer(0) >= kStreamLimit) {
+    return resource_exhausted("the database has no room for more ranks; start a new one");
   }
   StreamState& stream = streams_[std::move(key)];
   stream.stream_id = select->integer(0);

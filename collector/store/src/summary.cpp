@@ -10,6 +10,15 @@ namespace muster::store {
 static_assert(std::endian::native == std::endian::little, "the file format is little-endian");
 
 void Summary::add(std::int64_t step, float value) {
+  if (count > 0 && step > step_last && std::isfinite(value)) {
+    // The common case: one more finite sample at the end.
+    step_last = value_step = step;
+    last = value;
+    min = std::min(min, value);
+    max = std::max(max, value);
+    ++count;
+    return;
+  }
   Summary one;
   one.step_first = one.step_last = one.value_step = step;
   one.min = one.max = one.last = value;

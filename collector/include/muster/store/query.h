@@ -1,7 +1,7 @@
 // The read side of the store: what the dashboard, `muster status` and /metrics ask.
 //
-// Thread-safety: a Query owns a read-only database connection and belongs to one thread; make one per
-// thread. It sees committed data only and can never block or damage ingestion.
+// Thread-safety: a Query owns a read-only database connection and belongs to one thread; make one
+// per thread. It sees committed data only and can never block or damage ingestion.
 #pragma once
 
 #include <muster/common/expected.h>
@@ -19,14 +19,14 @@ namespace muster::store {
 struct RunInfo {
   std::string run_id;
   std::int32_t world_size{0};
-  std::int64_t generation{0};       // newest
+  std::int64_t generation{0};  // newest
   std::int64_t first_step{-1};
-  std::int64_t last_step{-1};       // newest step of the newest generation
+  std::int64_t last_step{-1};  // newest step of the newest generation
   std::int64_t started_unix_ns{0};
   std::int64_t last_seen_unix_ns{0};
   double last_loss{0};
-  std::int64_t sample_count{0};     // floats stored
-  std::int64_t dropped_count{0};    // frames agents said they dropped
+  std::int64_t sample_count{0};   // floats stored
+  std::int64_t dropped_count{0};  // frames agents said they dropped
 };
 
 // One stored series: a metric column of one rank (or of the job).
@@ -36,13 +36,16 @@ struct SeriesInfo {
   std::string unit;
   MetricKind kind{MetricKind::kInstant};
   MetricScope scope{MetricScope::kJob};
-  std::int32_t rank{-1};   // -1: job scope
+  std::int32_t rank{-1};  // -1: job scope
   std::int32_t layer{-1};
   std::int32_t index{-1};
   std::string group;
 };
 
-// A step bucket. min/max/last ignore NaN; a bucket of only NaN has count 0 and nan_count > 0.
+// A step bucket. min, max and last are over the `count` finite samples; NaN and infinities are in
+// nonfinite_count. A bucket without a finite sample has count 0 and carries its last sample in min,
+// max and last, bit for bit: with bucket_steps 1 every sample comes back exactly as it was sent.
+// step_first and step_last are the first and last step of the bucket that have a sample.
 struct Bucket {
   std::int64_t step_first{0};
   std::int64_t step_last{0};
@@ -57,15 +60,15 @@ struct SeriesRange {
   std::int64_t series_id{0};
   std::int64_t generation{0};
   std::int64_t step_begin{0};
-  std::int64_t step_end{0};     // exclusive
-  std::int64_t bucket_steps{1}; // every bucket covers this many steps, anchored at step 0
-  std::vector<Bucket> buckets;  // ascending; empty steps have no bucket
+  std::int64_t step_end{0};      // exclusive
+  std::int64_t bucket_steps{1};  // every bucket covers this many steps, anchored at step 0
+  std::vector<Bucket> buckets;   // ascending; empty steps have no bucket
 };
 
 struct StoredEvent {
   std::int64_t event_id{0};
   std::int64_t generation{0};
-  std::int32_t rank{-1};        // -1: the collector or launcher
+  std::int32_t rank{-1};  // -1: the collector or launcher
   Event event;
 };
 
@@ -76,7 +79,7 @@ struct RankStatus {
   std::int64_t step{-1};
   std::int64_t last_seen_unix_ns{0};
   bool connected{false};
-  double compute_seconds{0};    // last step, without communication
+  double compute_seconds{0};  // last step, without communication
   std::int64_t dropped_count{0};
 };
 
@@ -104,6 +107,7 @@ class Query {
   // Newest first.
   [[nodiscard]] virtual Expected<std::vector<RunInfo>> runs() = 0;
   [[nodiscard]] virtual Expected<RunInfo> run(const std::string& run_id) = 0;
+
   // Generations that have samples, ascending, with the step range of each.
   struct GenerationInfo {
     std::int64_t generation{0};
@@ -111,22 +115,30 @@ class Query {
     std::int64_t step_last{0};
     std::int64_t started_unix_ns{0};
   };
+
   [[nodiscard]] virtual Expected<std::vector<GenerationInfo>> generations(
       const std::string& run_id) = 0;
   [[nodiscard]] virtual Expected<std::vector<SeriesInfo>> series(const std::string& run_id) = 0;
 
   // Decimated to at most `buckets_max` buckets of equal, power-of-two width anchored at step 0, so
   // that appending never moves a bucket. No extreme is ever left out. Steps that are still only in
-  // frames are included. `step_end` < 0: to the end.
+  // frames are included. `step_end` < 0: to the end. Buckets at the edges are whole: a bucket that
+  // reaches into the range covers its steps outside of it as well, so that panning never changes
+  // one. kInvalidArgument when `buckets_max` < 2, kNotFound when the run has no such series.
   [[nodiscard]] virtual Expected<SeriesRange> range(
-      const std::string& run_id, std::int64_t series_id, std::int64_t generation,
-      std::int64_t step_begin, std::int64_t step_end, std::int32_t buckets_max) = 0;
+      const std::string& run_id,
+      std::int64_t series_id,
+      std::int64_t generation,
+      std::int64_t step_begin,
+      std::int64_t step_end,
+      std::int32_t buckets_max) = 0;
 
   // Events with id > `after_event_id`, ascending, at most `limit`.
   [[nodiscard]] virtual Expected<std::vector<StoredEvent>> events(
       const std::string& run_id, std::int64_t after_event_id, std::int32_t limit) = 0;
   [[nodiscard]] virtual Expected<std::vector<RankStatus>> ranks(const std::string& run_id) = 0;
-  [[nodiscard]] virtual Expected<std::vector<CommandStatus>> commands(const std::string& run_id) = 0;
+  [[nodiscard]] virtual Expected<std::vector<CommandStatus>> commands(
+      const std::string& run_id) = 0;
 
   // Grows with every commit of the writer; equal values mean nothing new.
   [[nodiscard]] virtual Expected<std::int64_t> data_version() = 0;

@@ -2,7 +2,12 @@
 //
 // Thread-safety: one thread (the collector's writer thread) owns a Store. Only its connection
 // checkpoints the WAL. Everything added between two commits is one transaction; what was committed
-// survives a crash.
+// survives a crash of the process. A power cut may take the last commits that held samples only;
+// one that held events, commands, reports or a new epoch is on the disk when commit() returns.
+//
+// Errors. kInvalidArgument, kNotFound and kFailedPrecondition change nothing. After any other error
+// the transaction is undone and every session is closed: the caller closes its connections, acks
+// nothing, and the agents send again. The commit() after it says so once more.
 #pragma once
 
 #include <muster/common/clock.h>
@@ -36,7 +41,8 @@ class Store {
 
   [[nodiscard]] virtual std::int64_t epoch() const = 0;
 
-  // Registers a process. Returns the highest seq stored for this identity (0: none).
+  // Registers a process. Returns the highest seq stored for this identity (0: none). Rank -1: a
+  // process of the job that is no rank, such as the launcher; it can send events but no frames.
   [[nodiscard]] virtual Expected<std::uint64_t> open_session(
       const Identity& identity, std::int32_t world_size) = 0;
   virtual void close_session(const Identity& identity) = 0;
@@ -45,10 +51,15 @@ class Store {
   [[nodiscard]] virtual Status register_schema(
       const Identity& identity, const MetricSchema& schema) = 0;
 
-  // Frames with seq <= the highest stored for the identity are ignored (counted as duplicates);
-  // a frame for a (run, generation, rank, step) that exists already is ignored as well.
+  // Needs an open session and a registered schema: kFailedPrecondition. kInvalidArgument, and
+  // nothing of the batch stored, for a frame that does not fit its schema or a step outside [0,
+  // 2^35). Frames with seq <= the highest stored for the identity are ignored (counted as
+  // duplicates); a frame for a (run, generation, rank, step) that exists already is ignored as
+  // well.
   [[nodiscard]] virtual Status add_frames(
-      const Identity& identity, std::uint64_t schema_hash, std::uint64_t first_seq,
+      const Identity& identity,
+      std::uint64_t schema_hash,
+      std::uint64_t first_seq,
       const std::vector<SampleFrame>& frames) = 0;
 
   // `seq` 0: the collector's own event, not deduplicated. `identity.rank` -1: not of a rank.
@@ -58,13 +69,16 @@ class Store {
   virtual void note_heartbeat(
       const Identity& identity, std::int64_t step, std::int64_t dropped_count) = 0;
 
-  // Assigns the next id of the run.
-  [[nodiscard]] virtual Expected<Command> add_command(const std::string& run_id, Command command) = 0;
+  // Assigns the next id of the run and the epoch. kNotFound for a run that never had a session.
+  // Commit before anybody acts on it.
+  [[nodiscard]] virtual Expected<Command> add_command(
+      const std::string& run_id, Command command) = 0;
   [[nodiscard]] virtual Status add_command_report(
       const Identity& identity, std::uint64_t seq, const CommandReport& report) = 0;
   // The commands every rank of `generation` must receive, ascending by id: those not finished by an
   // earlier generation. The answer for a generation is fixed by its first call, later ones only add
-  // newer commands, so all ranks of a generation get the same list.
+  // newer commands, so all ranks of a generation get the same list. Finished is what a rank of an
+  // earlier generation reported as applied, rejected or expired before that first call; it commits.
   [[nodiscard]] virtual Expected<std::vector<Command>> commands_for(
       const std::string& run_id, std::int64_t generation, std::uint64_t after_id) = 0;
 
@@ -81,6 +95,7 @@ class Store {
     std::int64_t duplicates{0};
     std::int64_t events{0};
   };
+
   [[nodiscard]] virtual Counters counters() const = 0;  // Since open.
 };
 
