@@ -93,7 +93,7 @@ Status SqliteStore::begin() {
   return connection_.execute("BEGIN IMMEDIATE");
 }
 
-Status SqliteStore::fail(Status error) {
+void SqliteStore::undo() {
   if (connection_.in_transaction()) {
     static_cast<void>(connection_.execute("ROLLBACK"));
   }
@@ -101,6 +101,10 @@ Status SqliteStore::fail(Status error) {
   schemas_.clear();
   must_sync_ = false;
   ready_ = compactor_.find_ready().value_or({});
+}
+
+Status SqliteStore::fail(Status error) {
+  undo();
   lost_ = error.context("everything since the last commit is undone and all sessions are closed");
   return lost_;
 }
@@ -269,6 +273,8 @@ Expected<std::vector<Command>> SqliteStore::commands_for(
 
 Status SqliteStore::commit() {
   if (!lost_.ok()) {
+    // What came after the failure goes the same way: nobody may have it acked by this call.
+    undo();
     return std::exchange(lost_, Status{});
   }
   if (!connection_.in_transaction()) {

@@ -54,9 +54,9 @@ class SqliteStore final : public Store {
  private:
   [[nodiscard]] Status begin();
   [[nodiscard]] Status write_commit();
+  void undo();
   // Undoes the transaction after a failed write and hands the error on.
   [[nodiscard]] Status fail(Status error);
-  // `error` when the caller was wrong: nothing was written, nothing is undone.
   [[nodiscard]] Status write_frames(
       const Identity& identity,
       SessionState& session,

@@ -25,7 +25,8 @@ inline Identity rank_of(
   return Identity{run, Generation{generation}, Rank{rank}, incarnation};
 }
 
-// One job-scope train_loss_nats, one rank-scope train_compute_seconds, then `extra` rank-scope columns.
+// One job-scope train_loss_nats, one rank-scope train_compute_seconds, then `extra` rank-scope
+// columns.
 inline MetricSchema make_schema(std::uint32_t extra = 0) {
   MetricSchema schema;
   const auto add = [&schema](const char* name, MetricScope scope, std::int32_t index) {
