@@ -1,7 +1,8 @@
 // What one core takes in and how fast a long chart comes back.
 //
 //   collector_ingest_samples_per_s  frames of 200 floats from 8 ranks: stored, committed every 1600
-//                                   frames and transposed into chunks, all in the measured time
+//                                   frames and transposed into chunks, all in the measured wall
+//                                   time of one thread; best of 3 rounds
 //   chart_query_1e6_ms              one series of 1e6 steps, decimated to 2000 buckets; median of
 //   20
 #include <muster/common/clock.h>
@@ -15,6 +16,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace {
@@ -98,6 +100,17 @@ Expected<double> measure_ingest(const std::filesystem::path& file, const muster:
   return static_cast<double>(store->counters().samples) / elapsed.count();
 }
 
+Expected<double> measure_ingest_best(
+    const std::filesystem::path& folder, const muster::Clock& clock) {
+  double best = 0;
+  for (int round = 0; round < 3; ++round) {
+    const std::filesystem::path file = folder / ("ingest" + std::to_string(round) + ".db");
+    MUSTER_ASSIGN_OR_RETURN(const double rate, measure_ingest(file, clock));
+    best = std::max(best, rate);
+  }
+  return best;
+}
+
 Status fill_chart(const std::filesystem::path& file, const muster::Clock& clock) {
   MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, Store::open(file, clock));
   const MetricSchema schema = make_schema(4);
@@ -148,7 +161,7 @@ int main() {
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / ("muster_bench_" + muster::random_hex_id());
   std::filesystem::create_directories(folder);
-  int failures = report("collector_ingest_samples_per_s", measure_ingest(folder / "i.db", clock));
+  int failures = report("collector_ingest_samples_per_s", measure_ingest_best(folder, clock));
   failures += report("chart_query_1e6_ms", measure_chart(folder / "c.db", clock));
   std::filesystem::remove_all(folder);
   return failures;

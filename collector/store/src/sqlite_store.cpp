@@ -22,7 +22,7 @@ constexpr std::int64_t kCompactSamplesMax = 1'000'000;
 Status prepare_writer(Connection& connection) {
   MUSTER_RETURN_IF_ERROR(connection.execute(
       "PRAGMA page_size = 16384; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; "
-      "PRAGMA wal_autocheckpoint = 1000; PRAGMA journal_size_limit = 67108864; "
+      "PRAGMA wal_autocheckpoint = 2000; PRAGMA journal_size_limit = 67108864; "
       "PRAGMA cache_size = -32768; PRAGMA temp_store = MEMORY;"));
   return migrate(connection);
 }
