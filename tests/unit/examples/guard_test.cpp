@@ -67,8 +67,8 @@ TEST(MoeLmGuard, AResumedRunEndsWithTheBitsOfAnUndisturbedOne) {
   const std::string straight = final_bits(4, options, save);
   const auto saved = checkpoint::list(folder.path(), "test");
   ASSERT_TRUE(saved.ok()) << saved.status().to_string();
-  const auto third =
-      std::find_if(saved->begin(), saved->end(), [](const auto& info) { return info.step == StepIndex{3}; });
+  const auto third = std::find_if(
+      saved->begin(), saved->end(), [](const auto& info) { return info.step == StepIndex{3}; });
   ASSERT_NE(third, saved->end());
   const auto resume = [&](TrainSetup& setup) {
     setup.agent.resume_from = third->path;
