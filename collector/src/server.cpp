@@ -33,7 +33,6 @@ namespace {
 
 constexpr auto kAsValues = asio::as_tuple(asio::use_awaitable);
 constexpr std::chrono::milliseconds kAcceptRetry{100};
-constexpr std::chrono::seconds kStopPatience{1};
 
 using ProcessKey = std::tuple<std::string, Generation, Rank, std::string>;
 
@@ -205,7 +204,7 @@ void TcpServer::stop() {
 }
 
 void TcpServer::begin_stop() {
-  stop_until_ = std::chrono::steady_clock::now() + kStopPatience;
+  stop_until_ = std::chrono::steady_clock::now() + options_.linger_timeout;
   boost::system::error_code ignored;
   acceptor_.close(ignored);
   for (const auto& [id, session] : sessions_) {

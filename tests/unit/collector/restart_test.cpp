@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 
 namespace muster::collector {
 namespace {
+
+constexpr const char* kStepOfRank0 = "train_step{run=\"run-1\",rank=\"0\"}";
 
 StepValues calm(std::int64_t step) {
   const float unrest = 0.01F * static_cast<float>(step % 7);
@@ -33,20 +36,30 @@ TEST_F(Restart, RaisesTheEpochAndKnowsWhatItAcked) {
   EXPECT_EQ(welcome->acked_seq, 10U);
 }
 
-TEST_F(Restart, TakesUnackedFramesAgainAndDoublesNothing) {
+TEST_F(Restart, AfterACrashTakesUnackedFramesAgainAndDoublesNothing) {
+  running_.service.commit_interval = std::chrono::hours{1};
+  running_.restart();
   ScriptedClient client = running_.join_rank();
   client.send(job_batch(1, 0, 10));
+  ASSERT_TRUE(running_.wait_for_metric(kStepOfRank0, "9"));
+  // Whoever waits for an answer makes the writer commit.
+  ASSERT_TRUE(running_.collector().issue("run-1", CommandKind::kCheckpointNow, 0, "").ok());
   ASSERT_TRUE(client.receive_ack(10));
-  client.send(job_batch(11, 10, 10));  // Stored or not: no ack was seen.
-  running_.restart();
-  ScriptedClient again = running_.join_rank();
+  client.send(job_batch(11, 10, 10));
+  ASSERT_TRUE(running_.wait_for_metric(kStepOfRank0, "19"));
+
+  running_.service.commit_interval = std::chrono::milliseconds{20};
+  running_.crash_and_restart();
+  EXPECT_EQ(running_.query()->run("run-1")->sample_count, 10 * 7);
+  ScriptedClient again{running_.collector().address()};
+  again.send(agent_hello());
+  EXPECT_EQ(again.receive_next<wire::Welcome>()->acked_seq, 10U);
+  again.send(wire::SchemaMessage{job_schema()});
   again.send(job_batch(1, 0, 10));
   again.send(job_batch(11, 10, 10));
-  again.send(job_batch(21, 20, 5));
-  ASSERT_TRUE(again.receive_ack(25));
-  const auto query = running_.query();
-  EXPECT_EQ(query->run("run-1")->sample_count, 25 * 7);
-  EXPECT_EQ(query->run("run-1")->last_step, 24);
+  ASSERT_TRUE(again.receive_ack(20));
+  EXPECT_EQ(running_.query()->run("run-1")->sample_count, 20 * 7);
+  EXPECT_EQ(running_.query()->run("run-1")->last_step, 19);
 }
 
 TEST_F(Restart, StopCommitsWhatWasRead) {
@@ -54,11 +67,7 @@ TEST_F(Restart, StopCommitsWhatWasRead) {
   running_.restart();
   ScriptedClient client = running_.join_rank();
   client.send(job_batch(1, 0, 10));
-  Event event;
-  event.kind = event_kind::kCheckpointCommitted;
-  client.send(wire::EventMessage{11, event});
-  // The operator's answer comes after everything that was queued before it.
-  ASSERT_TRUE(running_.wait_for_metric("train_step{run=\"run-1\",rank=\"0\"}", "9"));
+  ASSERT_TRUE(running_.wait_for_metric(kStepOfRank0, "9"));
   running_.stop();
   EXPECT_EQ(running_.query()->run("run-1")->last_step, 9);
   EXPECT_TRUE(client.receive_next<wire::Goodbye>().has_value());

@@ -41,6 +41,7 @@ RunningCollector::RunningCollector() {
   options.database = folder_ / "muster.db";
   service.commit_interval = std::chrono::milliseconds{20};
   service.tick_interval = std::chrono::milliseconds{5};
+  service.linger_timeout = std::chrono::milliseconds{100};
 }
 
 void RunningCollector::start() {
@@ -65,6 +66,16 @@ void RunningCollector::stop() {
 
 void RunningCollector::restart() {
   collector_.reset();
+  start();
+}
+
+void RunningCollector::crash_and_restart() {
+  const std::filesystem::path left = options.database;
+  const std::filesystem::path found = folder_ / "found.db";
+  std::filesystem::copy_file(left, found);
+  std::filesystem::copy_file(left.string() + "-wal", found.string() + "-wal");
+  collector_.reset();
+  options.database = found;
   start();
 }
 

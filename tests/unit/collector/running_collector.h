@@ -46,8 +46,10 @@ class RunningCollector {
 
   void start();
   void stop();
-  // A crash and a new start on the same database and another port.
+  // An orderly stop and a new start on the same database and another port.
   void restart();
+  // A new start on what a killed process would have left on the disk at this moment.
+  void crash_and_restart();
 
   [[nodiscard]] Collector& collector() { return *collector_; }
 
