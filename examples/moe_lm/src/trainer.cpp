@@ -21,13 +21,16 @@ using agent::Phase;
 constexpr const char* kCursor = "data_cursor";
 
 // Everything of the run that lives as long as it, in the order of dependence.
-class Trainer {
+class Trainer final : public TrainingLoop {
  public:
-  Trainer(comm::Communicator& world, const TrainSetup& setup)
-      : world_(world), setup_(setup), options_(setup.options) {}
+  Trainer(comm::Communicator& world, TrainSetup setup)
+      : world_(world), setup_(std::move(setup)), options_(setup_.options) {}
 
   Status start();
-  Expected<TrainResult> run();
+  [[nodiscard]] Expected<agent::Verdict> step() override;
+  [[nodiscard]] Expected<TrainResult> finish() override;
+
+  [[nodiscard]] agent::Agent& agent() override { return *agent_; }
 
  private:
   Status create_optimizer();
@@ -35,19 +38,17 @@ class Trainer {
   Status take_up();
   Status open_loss_log();
   Expected<double> forward_backward(std::int64_t batch_index);
-  Expected<agent::Verdict> step();
   void skip_left_out_batch();
   void inject_kill() const;
   void inject_nan();
   void balance_experts(const agent::ReducedLanes& lanes);
   void report(const agent::Verdict& verdict, std::int64_t step);
-  Status finish(agent::Ending ending);
 
   [[nodiscard]] bool hits(const std::optional<FaultPoint>& fault) const;
   [[nodiscard]] std::int64_t tokens_per_rank() const;
 
   comm::Communicator& world_;
-  const TrainSetup& setup_;
+  const TrainSetup setup_;
   const TrainOptions& options_;
   std::unique_ptr<comm::Communicator> expert_group_;
   std::unique_ptr<comm::Communicator> expert_peers_;
@@ -209,6 +210,7 @@ void Trainer::balance_experts(const agent::ReducedLanes& lanes) {
 }
 
 Expected<agent::Verdict> Trainer::step() {
+  const std::int64_t index = agent_->step();
   agent_->begin_step();
   skip_left_out_batch();
   MUSTER_ASSIGN_OR_RETURN(const double loss_sum, forward_backward(cursor_));
@@ -216,7 +218,11 @@ Expected<agent::Verdict> Trainer::step() {
   inject_nan();
   ++cursor_;
   state_.values[kCursor] = std::to_string(cursor_);
-  return agent_->end_step(loss_sum, tokens_per_rank(), state_);
+  MUSTER_ASSIGN_OR_RETURN(
+      agent::Verdict verdict, agent_->end_step(loss_sum, tokens_per_rank(), state_));
+  result_.ending = verdict.ending;
+  report(verdict, index);
+  return verdict;
 }
 
 void Trainer::report(const agent::Verdict& verdict, std::int64_t step) {
@@ -240,34 +246,34 @@ void Trainer::report(const agent::Verdict& verdict, std::int64_t step) {
   }
 }
 
-Status Trainer::finish(agent::Ending ending) {
-  if (ending == agent::Ending::kAbort) {
+Expected<TrainResult> Trainer::finish() {
+  if (result_.ending == agent::Ending::kAbort) {
     return aborted("ranks of several generations met: another launch of this run has taken over");
   }
   MUSTER_RETURN_IF_ERROR(agent_->finish());
-  if (options_.dump_params.empty() || ending == agent::Ending::kPreempted) {
-    return {};
+  if (!options_.dump_params.empty() && result_.ending != agent::Ending::kPreempted) {
+    MUSTER_RETURN_IF_ERROR(dump_parameters(options_.dump_params, world_.rank(), *optimizer_));
   }
-  return dump_parameters(options_.dump_params, world_.rank(), *optimizer_);
-}
-
-Expected<TrainResult> Trainer::run() {
-  while (result_.ending == agent::Ending::kContinue) {
-    const std::int64_t index = agent_->step();
-    MUSTER_ASSIGN_OR_RETURN(const agent::Verdict verdict, step());
-    report(verdict, index);
-    result_.ending = verdict.ending;
-  }
-  MUSTER_RETURN_IF_ERROR(finish(result_.ending));
   return std::move(result_);
 }
 
 }  // namespace
 
-Expected<TrainResult> train(comm::Communicator& world, const TrainSetup& setup) {
-  Trainer trainer{world, setup};
-  MUSTER_RETURN_IF_ERROR(trainer.start());
-  return trainer.run();
+Expected<std::unique_ptr<TrainingLoop>> TrainingLoop::start(
+    comm::Communicator& world, TrainSetup setup) {
+  auto trainer = std::make_unique<Trainer>(world, std::move(setup));
+  MUSTER_RETURN_IF_ERROR(trainer->start());
+  return Expected<std::unique_ptr<TrainingLoop>>{std::move(trainer)};
+}
+
+Expected<TrainResult> train(comm::Communicator& world, TrainSetup setup) {
+  MUSTER_ASSIGN_OR_RETURN(const auto loop, TrainingLoop::start(world, std::move(setup)));
+  auto ending = agent::Ending::kContinue;
+  while (ending == agent::Ending::kContinue) {
+    MUSTER_ASSIGN_OR_RETURN(const agent::Verdict verdict, loop->step());
+    ending = verdict.ending;
+  }
+  return loop->finish();
 }
 
 }  // namespace muster::moe_lm

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <iosfwd>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,28 @@ struct TrainResult {
   std::vector<bool> skipped;
 };
 
-// Collective. A Status means that a peer is lost, the generation is fenced, or the set-up is
-// refused.
-[[nodiscard]] Expected<TrainResult> train(comm::Communicator& world, const TrainSetup& setup);
+// A run a step at a time. Not thread-safe; `world` and the setup's text must outlive it.
+class TrainingLoop {
+ public:
+  // Collective, like step() and finish(). A Status means that a peer is lost, the generation is
+  // fenced, or the set-up is refused.
+  [[nodiscard]] static Expected<std::unique_ptr<TrainingLoop>> start(
+      comm::Communicator& world, TrainSetup setup);
+
+  TrainingLoop() = default;
+  TrainingLoop(const TrainingLoop&) = delete;
+  TrainingLoop& operator=(const TrainingLoop&) = delete;
+  TrainingLoop(TrainingLoop&&) = delete;
+  TrainingLoop& operator=(TrainingLoop&&) = delete;
+  virtual ~TrainingLoop() = default;
+
+  [[nodiscard]] virtual Expected<agent::Verdict> step() = 0;
+  // After a step whose verdict ended the run.
+  [[nodiscard]] virtual Expected<TrainResult> finish() = 0;
+  [[nodiscard]] virtual agent::Agent& agent() = 0;
+};
+
+// start, step until the end, finish.
+[[nodiscard]] Expected<TrainResult> train(comm::Communicator& world, TrainSetup setup);
 
 }  // namespace muster::moe_lm

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# scripts/bench.sh BUILD_DIR [NAME...]: runs the benchmark programs and shows their claims.
+# Every claim is a ratio or a figure measured in this run; benchmarks/README.md says how.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
+build=$1
+shift
+names=("$@")
+[ ${#names[@]} -gt 0 ] || names=(telemetry store restart snapshot)
+for name in "${names[@]}"; do
+  echo "bench: $name"
+  "$build/bin/bench_$name"
+done

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Builds and runs, under sanitizers, the suites where they find what the release build cannot:
+# memory and undefined behaviour where foreign bytes are parsed, races where threads meet.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# Parsers of peers' and disks' bytes, index arithmetic, C libraries.
+address=(common_test wire_test fuzz_test checkpoint_test store_test policy_test optimizer_test kernels_test)
+# Ring and mailbox, ranks as threads, I/O thread against training thread.
+thread=(common_test agent_test agent_parts_test agent_uplink_test comm_contract_test)
+
+run() {
+  local preset=$1
+  shift
+  scripts/build.sh "$preset" "$@"
+  local pattern
+  pattern=$(IFS='|'; echo "$*")
+  # Contract cases that fork are left out under TSan: it does not follow a fork of a threaded process.
+  local filter=()
+  [ "$preset" = tsan ] && filter=(GTEST_FILTER='-*Forked*:*Shm*:*shm*:*Gloo*:*gloo*')
+  env "${filter[@]}" \
+    ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 \
+    TSAN_OPTIONS=halt_on_error=1 \
+    ctest --test-dir "build/$preset" --output-on-failure -j "$(nproc)" -R "^($pattern)\$"
+}
+
+run asan-ubsan "${address[@]}"
+run tsan "${thread[@]}"
