@@ -32,7 +32,9 @@ FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
   return *this;
 }
 
-int FileDescriptor::release() { return std::exchange(fd_, -1); }
+int FileDescriptor::release() {
+  return std::exchange(fd_, -1);
+}
 
 Expected<std::string> read_file(const fs::path& path, std::size_t size_max_bytes) {
   const FileDescriptor fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
@@ -86,22 +88,29 @@ Status fsync_directory(const fs::path& path) {
   return {};
 }
 
+namespace {
+
+Status write_and_sync(const fs::path& path, std::string_view content) {
+  const FileDescriptor fd{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+  if (!fd.valid()) {
+    return io_error(path.string(), errno);
+  }
+  MUSTER_RETURN_IF_ERROR(
+      write_all(fd.get(), std::as_bytes(std::span{content.data(), content.size()}), path.string()));
+  return ::fsync(fd.get()) == 0 ? Status{} : io_error(path.string(), errno);
+}
+
+}  // namespace
+
 Status write_file_durably(const fs::path& path, std::string_view content) {
   const fs::path temporary = path.string() + ".tmp";
-  {
-    const FileDescriptor fd{
-        ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
-    if (!fd.valid()) {
-      return io_error(temporary.string(), errno);
-    }
-    MUSTER_RETURN_IF_ERROR(write_all(
-        fd.get(), std::as_bytes(std::span{content.data(), content.size()}), temporary.string()));
-    if (::fsync(fd.get()) != 0) {
-      return io_error(temporary.string(), errno);
-    }
+  Status status = write_and_sync(temporary, content);
+  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) {
+    status = io_error(path.string(), errno);
   }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) {
-    return io_error(path.string(), errno);
+  if (!status.ok()) {
+    ::unlink(temporary.c_str());  // On a full disk the room is needed by others.
+    return status;
   }
   return fsync_directory(path.has_parent_path() ? path.parent_path() : fs::path{"."});
 }
@@ -117,6 +126,7 @@ Status create_directories(const fs::path& path) {
 
 Expected<std::uint64_t> free_bytes(const fs::path& path) {
   struct statvfs info {};
+
   if (::statvfs(path.c_str(), &info) != 0) {
     return io_error(path.string(), errno);
   }

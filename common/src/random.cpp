@@ -1,7 +1,9 @@
+#include <muster/common/check.h>
 #include <muster/common/random.h>
 
 #include <sys/random.h>
 
+#include <cerrno>
 #include <cmath>
 #include <numbers>
 #include <system_error>
@@ -46,9 +48,12 @@ std::uint64_t Random::next_u64() {
   return (std::uint64_t{block[1]} << 32) | block[0];
 }
 
-double Random::uniform() { return static_cast<double>(next_u64() >> 11) * 0x1.0p-53; }
+double Random::uniform() {
+  return static_cast<double>(next_u64() >> 11) * 0x1.0p-53;
+}
 
 std::uint64_t Random::below(std::uint64_t bound) {
+  MUSTER_CHECK(bound > 0, "there is no number below 0");
   // Rejection keeps every value equally likely.
   const std::uint64_t limit = bound * (~std::uint64_t{0} / bound);
   std::uint64_t value = next_u64();

@@ -1,0 +1,63 @@
+#include <muster/common/clock.h>
+
+#include <gtest/gtest.h>
+
+namespace muster {
+
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+using std::chrono::seconds;
+
+TEST(ManualClock, StandsStillUntilAdvanced) {
+  ManualClock clock;
+  const MonotonicTime start = clock.now();
+  EXPECT_EQ(clock.now(), start);
+  clock.advance(milliseconds{1500});
+  EXPECT_EQ(clock.now() - start, milliseconds{1500});
+}
+
+TEST(ManualClock, WallTimeAdvancesWithIt) {
+  ManualClock clock;
+  const std::int64_t start_ns = unix_ns(clock.wall_now());
+  clock.advance(seconds{2});
+  EXPECT_EQ(unix_ns(clock.wall_now()) - start_ns, 2'000'000'000);
+}
+
+TEST(SystemClock, MonotonicTimeNeverGoesBack) {
+  const SystemClock clock;
+  MonotonicTime last = clock.now();
+  for (int i = 0; i < 1000; ++i) {
+    const MonotonicTime now = clock.now();
+    ASSERT_GE(now, last);
+    last = now;
+  }
+}
+
+TEST(SystemClock, WallTimeIsAfterThisCodeWasWritten) {
+  EXPECT_GT(unix_ns(SystemClock{}.wall_now()), 1'700'000'000'000'000'000);
+}
+
+TEST(Deadline, DefaultNeverExpires) {
+  EXPECT_FALSE(Deadline{}.expired());
+  EXPECT_EQ(Deadline{}.remaining(), nanoseconds::max());
+}
+
+TEST(Deadline, PastDeadlineHasNothingLeft) {
+  const Deadline deadline = Deadline::after(-seconds{1});
+  EXPECT_TRUE(deadline.expired());
+  EXPECT_EQ(deadline.remaining(), nanoseconds{0});
+}
+
+TEST(Deadline, FutureDeadlineCountsDown) {
+  const Deadline deadline = Deadline::after(hours{1});
+  EXPECT_FALSE(deadline.expired());
+  EXPECT_GT(deadline.remaining(), hours{1} - seconds{30});
+  EXPECT_LE(deadline.remaining(), hours{1});
+}
+
+}  // namespace
+
+}  // namespace muster
