@@ -71,8 +71,12 @@ std::string Session::name(int rank) const {
 }
 
 std::string Session::name_with_state(int rank) const {
-  const std::int32_t pid = parts_.block->members[rank].pid.load();
+  const MemberBlock& member = parts_.block->members[rank];
   const std::string text = "rank " + std::to_string(rank);
+  if (member.state.load() == MemberState::kAbsent) {
+    return text + " (never joined)";
+  }
+  const std::int32_t pid = member.pid.load();
   return pid == 0 ? text : text + " (pid " + std::to_string(pid) + ", " + process_state(pid) + ")";
 }
 

@@ -67,15 +67,9 @@ Expected<std::shared_ptr<void>> map(const FileDescriptor& memory, std::uint64_t 
   return std::shared_ptr<void>{mapping, [bytes](void* begin) { ::munmap(begin, bytes); }};
 }
 
-}  // namespace
-
-Expected<std::unique_ptr<Communicator>> connect_shm(
-    const ConnectOptions& options, Deadline deadline) {
-  MUSTER_RETURN_IF_ERROR(check(options));
-  const Layout layout = layout_of(options);
-  MUSTER_ASSIGN_OR_RETURN(
-      const FileDescriptor memory, meet_over_memory(options, layout.bytes, deadline));
-  MUSTER_ASSIGN_OR_RETURN(std::shared_ptr<void> mapping, map(memory, layout.bytes));
+// From here on the other ranks notice by our process id when we die.
+std::shared_ptr<Session> join(
+    const ConnectOptions& options, const Layout& layout, std::shared_ptr<void> mapping) {
   auto* begin = static_cast<std::byte*>(mapping.get());
   Session::Parts parts;
   parts.block = static_cast<SessionBlock*>(mapping.get());
@@ -92,11 +86,32 @@ Expected<std::unique_ptr<Communicator>> connect_shm(
   std::uint32_t unused = 0;  // Whoever comes first counts all members of the world.
   parts.block->group_members[0].compare_exchange_strong(
       unused, static_cast<std::uint32_t>(options.size));
+  return std::make_shared<Session>(std::move(parts));
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<Communicator>> connect_shm(
+    const ConnectOptions& options, Deadline deadline) {
+  MUSTER_RETURN_IF_ERROR(check(options));
+  const Layout layout = layout_of(options);
+  MUSTER_ASSIGN_OR_RETURN(
+      const FileDescriptor memory,
+      options.rank == 0 ? create_shared_memory(layout.bytes)
+                        : fetch_shared_memory(options, layout.bytes, deadline));
+  MUSTER_ASSIGN_OR_RETURN(std::shared_ptr<void> mapping, map(memory, layout.bytes));
+  const std::shared_ptr<Session> session = join(options, layout, std::move(mapping));
   std::vector<int> members(static_cast<std::size_t>(options.size));
   std::iota(members.begin(), members.end(), 0);
   auto world = std::make_unique<GroupCommunicator>(
-      std::make_shared<Session>(std::move(parts)), std::size_t{0}, options.rank, members);
-  // From here on a rank that dies is noticed by its process id.
+      session, std::size_t{0}, options.rank, std::move(members));
+  // Rank 0 has joined before it hands the memory out: whoever gets it sees when rank 0 dies or
+  // gives up.
+  if (options.rank == 0) {
+    if (const Status met = hand_out_memory(options, memory, layout.bytes, deadline); !met.ok()) {
+      return session->fail(met);
+    }
+  }
   MUSTER_RETURN_IF_ERROR(world->barrier(deadline));
   return std::unique_ptr<Communicator>{std::move(world)};
 }

@@ -125,21 +125,6 @@ Expected<Received> receive_answer(int fd) {
 
 // --- rank 0 ---
 
-Expected<FileDescriptor> create_memory(std::uint64_t bytes) {
-  FileDescriptor memory{::memfd_create("muster", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
-  if (!memory.valid()) {
-    return io_error("memfd_create", errno);
-  }
-  if (::ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0) {
-    return io_error("shared memory of " + std::to_string(bytes) + " bytes", errno);
-  }
-  // Nobody can make the file shorter under a peer's feet.
-  if (::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return io_error("sealing the shared memory", errno);
-  }
-  return memory;
-}
-
 Expected<FileDescriptor> listen_at(const ConnectOptions& options) {
   FileDescriptor listener{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
   if (!listener.valid()) {
@@ -213,25 +198,6 @@ Status serve_one(
   return {};
 }
 
-Expected<FileDescriptor> serve(
-    const ConnectOptions& options, std::uint64_t bytes, Deadline deadline) {
-  MUSTER_ASSIGN_OR_RETURN(FileDescriptor memory, create_memory(bytes));
-  if (options.size == 1) {
-    return memory;
-  }
-  MUSTER_ASSIGN_OR_RETURN(const FileDescriptor listener, listen_at(options));
-  std::vector<bool> came(static_cast<std::size_t>(options.size));
-  came[0] = true;
-  while (std::find(came.begin(), came.end(), false) != came.end()) {
-    if (!wait_readable(listener.get(), deadline)) {
-      return deadline_exceeded(
-          list_absent(came) + " did not come to session \"" + options.session + "\" in time");
-    }
-    MUSTER_RETURN_IF_ERROR(serve_one(listener.get(), options, bytes, memory.get(), came, deadline));
-  }
-  return memory;
-}
-
 // --- the other ranks ---
 
 Expected<FileDescriptor> connect_to_rank0(const ConnectOptions& options, Deadline deadline) {
@@ -256,7 +222,44 @@ Expected<FileDescriptor> connect_to_rank0(const ConnectOptions& options, Deadlin
   }
 }
 
-Expected<FileDescriptor> fetch(
+}  // namespace
+
+Expected<FileDescriptor> create_shared_memory(std::uint64_t bytes) {
+  FileDescriptor memory{::memfd_create("muster", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+  if (!memory.valid()) {
+    return io_error("memfd_create", errno);
+  }
+  if (::ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0) {
+    return io_error("shared memory of " + std::to_string(bytes) + " bytes", errno);
+  }
+  if (::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return io_error("sealing the shared memory", errno);
+  }
+  return memory;
+}
+
+Status hand_out_memory(
+    const ConnectOptions& options,
+    const FileDescriptor& memory,
+    std::uint64_t bytes,
+    Deadline deadline) {
+  if (options.size == 1) {
+    return {};
+  }
+  MUSTER_ASSIGN_OR_RETURN(const FileDescriptor listener, listen_at(options));
+  std::vector<bool> came(static_cast<std::size_t>(options.size));
+  came[0] = true;
+  while (std::find(came.begin(), came.end(), false) != came.end()) {
+    if (!wait_readable(listener.get(), deadline)) {
+      return deadline_exceeded(
+          list_absent(came) + " did not come to session \"" + options.session + "\" in time");
+    }
+    MUSTER_RETURN_IF_ERROR(serve_one(listener.get(), options, bytes, memory.get(), came, deadline));
+  }
+  return {};
+}
+
+Expected<FileDescriptor> fetch_shared_memory(
     const ConnectOptions& options, std::uint64_t bytes, Deadline deadline) {
   MUSTER_ASSIGN_OR_RETURN(const FileDescriptor socket, connect_to_rank0(options, deadline));
   if (!is_own_user(socket.get())) {
@@ -288,13 +291,6 @@ Expected<FileDescriptor> fetch(
           options.session + "\"");
   }
   return internal_error("rank 0 gave an unknown answer");
-}
-
-}  // namespace
-
-Expected<FileDescriptor> meet_over_memory(
-    const ConnectOptions& options, std::uint64_t bytes, Deadline deadline) {
-  return options.rank == 0 ? serve(options, bytes, deadline) : fetch(options, bytes, deadline);
 }
 
 }  // namespace muster::comm

@@ -9,12 +9,22 @@
 
 namespace muster::comm {
 
-// Rank 0: a sealed memory file of `bytes`, after every other rank has fetched it. Other ranks: that
-// file. Waits for the others at most until `deadline`.
+// Rank 0: a zeroed memory file that nobody can make shorter under a peer's feet.
+[[nodiscard]] Expected<FileDescriptor> create_shared_memory(std::uint64_t bytes);
+
+// Rank 0: waits until every other rank has fetched `memory` of `bytes`.
 //
-// kInvalidArgument when ranks disagree about size or memory, kAlreadyExists when another process
-// serves this session, kDeadlineExceeded naming the ranks that did not come.
-[[nodiscard]] Expected<FileDescriptor> meet_over_memory(
+// kInvalidArgument when a rank comes with another world or memory size or for the second time,
+// kAlreadyExists when another process serves this session, kDeadlineExceeded naming the ranks that
+// did not come.
+[[nodiscard]] Status hand_out_memory(
+    const ConnectOptions& options,
+    const FileDescriptor& memory,
+    std::uint64_t bytes,
+    Deadline deadline);
+
+// Other ranks: the memory of rank 0. Errors as above, kDeadlineExceeded when rank 0 is not there.
+[[nodiscard]] Expected<FileDescriptor> fetch_shared_memory(
     const ConnectOptions& options, std::uint64_t bytes, Deadline deadline);
 
 }  // namespace muster::comm
