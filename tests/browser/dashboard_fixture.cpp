@@ -4,6 +4,7 @@
 //   event KIND STEP REASON...   adds an event there
 //   report STATE                every rank reports the newest command as armed or applied
 //   lose RANK                   closes a rank's session
+//   down, up                    stops the dashboard, starts it again at the same address
 // Each answers "ok". A command from a browser prints "command RUN KIND ARGUMENT REASON". Ends with
 // its input.
 #include "synthetic_run.h"
@@ -21,11 +22,14 @@
 #include <mutex>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <utility>
 
 namespace muster::browser {
 namespace {
 
 constexpr std::int64_t kSecondNs = 1'000'000'000;
+constexpr std::int64_t kNightSteps = 920;  // what the second launch has reached at the start
 
 Event make_event(std::string kind, Severity severity, std::int64_t step, std::string reason) {
   Event event;
@@ -47,12 +51,13 @@ void require(const Status& status) {
 // The store belongs to whoever holds the mutex: stdin's thread or the dashboard's.
 class Fixture {
  public:
-  Fixture(store::Store& store, const std::string& web_root)
+  Fixture(store::Store& store, std::filesystem::path database, std::string web_root)
       : store_(&store),
         night_(store, {"night-shift", 4, 4, 4, 8, 612, 420}),
         long_(store, {"long-haul", 1, 0, 0, 0, 54'321, 70'000}),
         waiting_(store, {"not-yet-started", 2, 0, 0, 0}),
-        web_root_(web_root) {}
+        database_(std::move(database)),
+        web_root_(std::move(web_root)) {}
 
   void fill() {
     require(waiting_.launch(0));
@@ -61,10 +66,10 @@ class Fixture {
     fill_night();
   }
 
-  std::string serve(const std::filesystem::path& database) {
+  std::string serve() {
     dashboard::ServerOptions options;
-    options.database = database;
-    options.listen = "127.0.0.1:0";
+    options.database = database_;
+    options.listen = address_;
     options.web_root = web_root_;
     options.metrics_text = [] { return std::string("# TYPE train_step gauge\ntrain_step 1\n"); };
     options.issue_command =
@@ -75,6 +80,7 @@ class Fixture {
     auto started = dashboard::Server::start(options);
     require(started.status());
     server_ = std::move(started).value();
+    address_ = server_->url().substr(std::string_view{"http://"}.size());
     return server_->url();
   }
 
@@ -82,7 +88,23 @@ class Fixture {
     std::istringstream words{line};
     std::string verb;
     words >> verb;
-    const std::lock_guard lock{mutex_};
+    if (verb == "down") {
+      stop();
+    } else if (verb == "up") {
+      serve();
+    } else {
+      const std::lock_guard lock{mutex_};
+      change(verb, words);
+    }
+    std::cout << "ok" << std::endl;
+  }
+
+  void stop() { server_->stop(); }
+
+ private:
+  static std::int64_t now() { return unix_ns(SystemClock{}.wall_now()); }
+
+  void change(const std::string& verb, std::istringstream& words) {
     if (verb == "advance") {
       std::int64_t count = 0;
       words >> count;
@@ -104,13 +126,7 @@ class Fixture {
       night_.lose_rank(rank);
       require(store_->commit());
     }
-    std::cout << "ok" << std::endl;
   }
-
-  void stop() { server_->stop(); }
-
- private:
-  static std::int64_t now() { return unix_ns(SystemClock{}.wall_now()); }
 
   Expected<CommandId> issue(
       const std::string& run, CommandKind kind, double argument, const std::string& reason) {
@@ -146,6 +162,7 @@ class Fixture {
       std::map<std::string, double> inputs = {},
       std::int32_t rank = -1) {
     Event event = make_event(kind, severity, step, std::move(reason));
+    event.wall_unix_ns -= (kNightSteps - step) * kSecondNs / 5;
     event.inputs = std::move(inputs);
     require(night_.add_event(std::move(event), rank));
   }
@@ -229,7 +246,9 @@ class Fixture {
   SyntheticRun night_;
   SyntheticRun long_;
   SyntheticRun waiting_;
+  std::filesystem::path database_;
   std::string web_root_;
+  std::string address_{"127.0.0.1:0"};
   CommandId newest_command_;
   std::unique_ptr<dashboard::Server> server_;
 };
@@ -242,9 +261,9 @@ int run(const std::string& web_root) {
   {
     auto store = store::Store::open(folder / "fixture.db", clock);
     require(store.status());
-    Fixture fixture{*store.value(), web_root};
+    Fixture fixture{*store.value(), folder / "fixture.db", web_root};
     fixture.fill();
-    std::cout << "url " << fixture.serve(folder / "fixture.db") << std::endl;
+    std::cout << "url " << fixture.serve() << std::endl;
     std::string line;
     while (std::getline(std::cin, line)) {
       fixture.obey(line);

@@ -54,6 +54,7 @@ export class Fixture {
   }
 
   async stop() {
+    if (this.process.exitCode !== null) return this.process.exitCode;
     const ended = once(this.process, "exit");
     this.process.stdin.end();
     const [code] = await ended;
@@ -86,6 +87,12 @@ export async function openPage(browser, options = {}) {
 // A fact that a panel states about its own drawing, as a number.
 export async function fact(page, chart, name) {
   return Number(await page.locator(`[data-chart="${chart}"]`).getAttribute(`data-${name}`));
+}
+
+// Waits for the live stream of a run's page.
+export function connected(page) {
+  const read = () => page.locator("#run-status").getAttribute("data-connection");
+  return eventually(read, (state) => state === "live", "the live stream");
 }
 
 // Waits until `read` gives what `accept` takes; the error shows the last value.

@@ -204,6 +204,7 @@ Status SyntheticRun::launch(std::int64_t step) {
   ++generation_;
   next_step_ = step;
   seqs_.assign(static_cast<std::size_t>(shape_.ranks), 0);
+  lost_.assign(static_cast<std::size_t>(shape_.ranks), false);
   for (std::int32_t rank = 0; rank < shape_.ranks; ++rank) {
     MUSTER_RETURN_IF_ERROR(store_->open_session(identity(rank), shape_.ranks).status());
     MUSTER_RETURN_IF_ERROR(
@@ -233,6 +234,9 @@ Status SyntheticRun::advance(std::int64_t count, std::int64_t wall_unix_ns) {
     const std::int64_t batch = std::min(kFramesPerBatch, end - next_step_);
     for (std::int32_t rank = 0; rank < shape_.ranks; ++rank) {
       const auto place = static_cast<std::size_t>(rank);
+      if (lost_[place]) {
+        continue;
+      }
       std::vector<SampleFrame> frames;
       for (std::int64_t step = next_step_; step < next_step_ + batch; ++step) {
         frames.push_back(frame(rank, step));
@@ -267,6 +271,7 @@ Status SyntheticRun::report(std::int32_t rank, const CommandReport& report) {
 
 void SyntheticRun::lose_rank(std::int32_t rank) {
   store_->close_session(identity(rank));
+  lost_[static_cast<std::size_t>(rank)] = true;
 }
 
 }  // namespace muster::browser

@@ -39,6 +39,7 @@ class SyntheticRun {
   // What a rank says of a command.
   [[nodiscard]] Status report(std::int32_t rank, const CommandReport& report);
 
+  // It sends nothing more until the next launch.
   void lose_rank(std::int32_t rank);
 
   [[nodiscard]] std::int64_t next_step() const { return next_step_; }
@@ -55,6 +56,7 @@ class SyntheticRun {
   std::int64_t generation_{0};
   std::int64_t next_step_{0};
   std::vector<std::uint64_t> seqs_;  // [ranks]
+  std::vector<bool> lost_;           // [ranks]
 };
 
 }  // namespace muster::browser

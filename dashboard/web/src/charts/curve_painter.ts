@@ -1,13 +1,21 @@
-// Draws one track: the min-max band, the line through the last values, lone points, and a mark for
+// Draws one stretch of a track: the min-max band, the line through the last values, lone points, and a mark for
 // every bucket that holds something that is not a number.
 
 import type { Bucket, Track } from "../data/track";
 import { type Plot, toX } from "./geometry";
 import { withAlpha } from "./palette";
 
-export interface CurveStyle {
+// The steps [begin, end) of a track, drawn in one way.
+export interface Strand {
+  track: Track;
+  generation: number;
+  begin: number;
+  end: number;
+  replaced: boolean; // a later generation did these steps again
   color: string;
-  dimmed: boolean; // an older generation
+}
+
+export interface CurveStyle {
   band: boolean;
   markColor: string;
 }
@@ -23,26 +31,35 @@ const BAND_ALPHA = 0.16;
 const EDGE_ALPHA = 0.5;
 const DIM = 0.38;
 
-export function paintTrack(
-  ctx: CanvasRenderingContext2D, plot: Plot, track: Track, toY: ToY, style: CurveStyle,
+export function paintStrand(
+  ctx: CanvasRenderingContext2D, plot: Plot, strand: Strand, toY: ToY, style: CurveStyle,
 ): Painted {
-  const first = Math.max(0, track.lowerBound(plot.from) - 1);
-  const visible: Bucket[] = [];
-  for (let i = first; i < track.buckets.length; ++i) {
-    const bucket = track.buckets[i];
-    if (!bucket) break;
-    visible.push(bucket);
-    if (bucket.key > plot.to) break;
-  }
-  const strength = style.dimmed ? DIM : 1;
+  const { track, color } = strand;
+  const visible = bucketsOf(strand, plot);
+  const strength = strand.replaced ? DIM : 1;
   const runs = finiteRuns(visible, toY);
   for (const run of runs) {
-    if (style.band && track.width > 1) paintBand(ctx, plot, track, run, toY, style.color, strength);
-    paintLine(ctx, plot, track, run, toY, withAlpha(style.color, strength), style.dimmed);
+    if (style.band && track.width > 1) paintBand(ctx, plot, track, run, toY, color, strength);
+    paintLine(ctx, plot, track, run, toY, withAlpha(color, strength), strand.replaced);
   }
   const nonfinite = paintNonfinite(ctx, plot, track, visible, style.markColor);
   const inside = visible.filter((one) => one.count > 0 && one.key + track.width > plot.from && one.key <= plot.to);
   return { points: inside.length, nonfinite };
+}
+
+// What is inside the plot, and one bucket more on either side for the line to leave by.
+function bucketsOf({ track, begin, end, replaced }: Strand, plot: Plot): Bucket[] {
+  const visible: Bucket[] = [];
+  const first = Math.max(0, track.lowerBound(Math.max(plot.from, begin)) - 1);
+  for (let i = first; i < track.buckets.length; ++i) {
+    const bucket = track.buckets[i];
+    if (!bucket || bucket.key >= end) break;
+    // A replaced branch starts where it left the kept line, so that the two join.
+    if (!replaced && bucket.key + track.width <= begin) continue;
+    visible.push(bucket);
+    if (bucket.key > plot.to) break;
+  }
+  return visible;
 }
 
 // Stretches without a gap. A bucket without a finite value interrupts; a step nobody reported does

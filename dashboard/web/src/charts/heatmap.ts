@@ -67,10 +67,10 @@ export class Heatmap extends Panel {
     this.plot = {
       left: AXIS_LEFT, top: PAD_TOP, width: Math.max(1, width - AXIS_LEFT - PAD_RIGHT), height,
       from: range.from, to: range.to };
-    const generations = view.shownGenerations(model.generations);
-    const tracks = rows.map((row) => generations.flatMap((g) => cache.track(row.id, g) ?? []));
+    const tracks = rows.map((row) =>
+      model.generations.flatMap(({ generation }) => cache.track(row.id, generation) ?? []));
     this.cells = collectCells(tracks, range.from, range.to);
-    this.draw(rows, this.cells, new Set(generations));
+    this.draw(rows, this.cells);
     this.refreshTools();
     this.showCursor();
   }
@@ -85,7 +85,7 @@ export class Heatmap extends Panel {
     this.overlay.style.height = `${this.plot.height}px`;
   }
 
-  private draw(rows: SeriesInfo[], cells: Cells, generations: Set<number>): void {
+  private draw(rows: SeriesInfo[], cells: Cells): void {
     const { view, model } = this.context;
     const plot = this.plot;
     const ctx = this.prepare(plot);
@@ -104,7 +104,7 @@ export class Heatmap extends Panel {
     ctx.drawImage(image, left, plot.top, right - left, plot.height);
     ctx.restore();
     this.drawAxes(ctx, rows);
-    this.marks = visibleEvents(model.events, plot, view.hiddenKinds, generations);
+    this.marks = visibleEvents(model.events, plot, view.hiddenKinds);
     const marks = drawMarks(ctx, plot, this.marks);
     setText(this.low, cells.filled > 0 ? number(ramp.min) : "–");
     setText(this.high, cells.filled > 0 ? number(ramp.max) : "–");

@@ -3,15 +3,16 @@
 
 import uPlot from "uplot";
 
-import type { Bucket, Track } from "../data/track";
+import { replacedFrom } from "../data/lineage";
+import type { Bucket } from "../data/track";
 import type { RunEvent } from "../data/types";
 import { h } from "../page/dom";
 import { number, tick } from "../page/format";
 import { color } from "../page/theme";
-import { paintTrack } from "./curve_painter";
+import { paintStrand, type Strand } from "./curve_painter";
 import { AXIS_BOTTOM, AXIS_LEFT, PAD_RIGHT, PAD_TOP, type Plot, toStep } from "./geometry";
 import { Legend } from "./legend";
-import { drawMarks, eventsNear, visibleEvents } from "./marks";
+import { drawMarks, drawReplaced, eventsNear, visibleEvents } from "./marks";
 import { curveColor } from "./palette";
 import { Panel, type PanelContext } from "./panel";
 import { extentOf, type Extent } from "./scale";
@@ -64,7 +65,7 @@ export class LineChart extends Panel {
     const { view, model } = this.context;
     const range = view.range(model.generations);
     this.extent = extentOf(
-      this.drawn().map((one) => one.track), range.from, range.to, view.envelopes, log);
+      this.strands(), range.from, range.to, view.envelopes, log);
     if (this.plot && this.plot.width !== width) this.plot.setSize({ width, height: HEIGHT });
     this.plot?.setData([[range.from, range.to], [null, null]]);
     this.showCursor();
@@ -85,13 +86,20 @@ export class LineChart extends Panel {
     return this.options.curves().map((curve, i) => ({ ...curve, color: curveColor(i) }));
   }
 
-  private drawn(): { track: Track; color: string; generation: number }[] {
+  // Replaced stretches first: what counts is drawn over them.
+  private strands(): Strand[] {
     const { view, model, cache } = this.context;
-    return view.shownGenerations(model.generations).flatMap((generation) =>
-      this.curves().filter((curve) => !this.legend.isHidden(curve.label)).flatMap((curve) => {
-        const track = cache.track(curve.seriesId, generation);
-        return track ? [{ track, color: curve.color, generation }] : [];
-      }));
+    const shown = this.curves().filter((curve) => !this.legend.isHidden(curve.label));
+    const strands = model.generations.flatMap(({ generation }) => shown.flatMap((curve) => {
+      const track = cache.track(curve.seriesId, generation);
+      if (!track) return [];
+      const turn = replacedFrom(model.generations, generation);
+      const common = { track, generation, color: curve.color };
+      const kept: Strand = { ...common, begin: 0, end: turn, replaced: false };
+      const replaced: Strand = { ...common, begin: turn, end: Infinity, replaced: true };
+      return Number.isFinite(turn) && view.replacedSteps ? [kept, replaced] : [kept];
+    }));
+    return strands.sort((a, b) => Number(b.replaced) - Number(a.replaced));
   }
 
   private build(width: number, log: boolean): void {
@@ -154,28 +162,28 @@ export class LineChart extends Panel {
     const { view, model } = this.context;
     const plot = this.geometry(u);
     const ctx = u.ctx;
-    const generations = new Set(view.shownGenerations(model.generations));
-    this.marks = visibleEvents(model.events, plot, view.hiddenKinds, generations);
+    this.marks = visibleEvents(model.events, plot, view.hiddenKinds);
     ctx.save();
     ctx.scale(uPlot.pxRatio, uPlot.pxRatio);
+    if (view.replacedSteps) drawReplaced(ctx, plot, model.generations);
     const marks = drawMarks(ctx, plot, this.marks);
     ctx.beginPath();
     ctx.rect(plot.left, plot.top - 2, plot.width, plot.height + 4);
     ctx.clip();
     const toY = (value: number) => (this.log && value <= 0 ? null : u.valToPos(value, "y", true) / uPlot.pxRatio);
-    const newest = Math.max(...generations, 0);
     const facts = { points: 0, nonfinite: 0 };
     const seen = new Set<number>();
-    for (const { track, color: tint, generation } of this.drawn()) {
-      const style = { color: tint, dimmed: generation !== newest, band: view.envelopes, markColor: color("--bad") };
-      const painted = paintTrack(ctx, plot, track, toY, style);
+    let replaced = 0;
+    for (const strand of this.strands()) {
+      const painted = paintStrand(ctx, plot, strand, toY, { band: view.envelopes, markColor: color("--bad") });
       facts.points += painted.points;
       facts.nonfinite += painted.nonfinite;
-      if (painted.points > 0) seen.add(generation);
+      if (painted.points > 0) seen.add(strand.generation);
+      if (strand.replaced) replaced += painted.points;
     }
     ctx.restore();
     this.report(
-      { points: facts.points, marks, generations: [...seen].sort((a, b) => a - b).join(","),
+      { points: facts.points, replaced, marks, generations: [...seen].sort((a, b) => a - b).join(","),
         "y-min": this.extent.min, "y-max": this.extent.max, from: plot.from, to: plot.to,
         width: this.bucketWidth() },
       facts.nonfinite);
@@ -183,7 +191,7 @@ export class LineChart extends Panel {
   }
 
   private bucketWidth(): number {
-    return Math.max(1, ...this.drawn().map((one) => one.track.width));
+    return Math.max(1, ...this.strands().map((one) => one.track.width));
   }
 
   private note(): string {
@@ -231,8 +239,7 @@ export class LineChart extends Panel {
   private valueText(seriesId: number): string {
     const { view, model, cache } = this.context;
     const format = this.options.format ?? number;
-    const newestFirst = view.shownGenerations(model.generations).reverse();
-    for (const generation of newestFirst) {
+    for (const { generation } of [...model.generations].reverse()) {
       const track = cache.track(seriesId, generation);
       const bucket = view.cursor === null ? track?.lastBucket : track?.nearest(view.cursor, this.reach());
       if (bucket) return bucketText(bucket, format);

@@ -1,20 +1,31 @@
 // Events as vertical marks on every chart and heatmap.
 
-import type { RunEvent } from "../data/types";
+import { replacedFrom } from "../data/lineage";
+import type { GenerationInfo, RunEvent } from "../data/types";
 import { color } from "../page/theme";
 import { type Plot, toX } from "./geometry";
 import { eventVariable, withAlpha } from "./palette";
 
 const HIT_PIXELS = 5;
 const FLAG = 4;
+const STRENGTH = { info: 0.4, warning: 0.6, error: 0.8 };
 
 // Events with a step, inside the plot, whose kind is not hidden.
-export function visibleEvents(
-  events: RunEvent[], plot: Plot, hiddenKinds: Set<string>, generations: Set<number>,
-): RunEvent[] {
-  return events.filter(
-    (event) => event.step >= plot.from && event.step <= plot.to && !hiddenKinds.has(event.kind) &&
-      (generations.has(event.generation) || event.generation <= 0));
+export function visibleEvents(events: RunEvent[], plot: Plot, hiddenKinds: Set<string>): RunEvent[] {
+  return events.filter((event) =>
+    event.step >= 0 && event.step >= plot.from && event.step <= plot.to && !hiddenKinds.has(event.kind));
+}
+
+// Shades the steps that a restart did again: where both launches agree, their curves hide each other.
+export function drawReplaced(ctx: CanvasRenderingContext2D, plot: Plot, generations: GenerationInfo[]): void {
+  ctx.fillStyle = withAlpha(color("--event-restart"), 0.1);
+  for (const one of generations) {
+    const begin = Math.max(replacedFrom(generations, one.generation), plot.from);
+    const end = Math.min(one.step_last, plot.to);
+    if (begin >= end) continue;
+    const x = toX(plot, begin);
+    ctx.fillRect(x, plot.top, toX(plot, end) - x, plot.height);
+  }
 }
 
 // Draws one line per pixel column and kind at most. Returns how many were drawn.
@@ -29,7 +40,7 @@ export function drawMarks(ctx: CanvasRenderingContext2D, plot: Plot, events: Run
     if (drawn.has(key)) continue;
     drawn.add(key);
     const solid = color(variable);
-    ctx.strokeStyle = withAlpha(solid, 0.6);
+    ctx.strokeStyle = withAlpha(solid, STRENGTH[event.severity]);
     ctx.setLineDash(event.severity === "error" ? [] : [3, 3]);
     ctx.beginPath();
     ctx.moveTo(x, plot.top);

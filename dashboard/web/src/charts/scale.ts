@@ -1,6 +1,6 @@
 // The vertical scale of a chart: from the values on the screen, linear or logarithmic.
 
-import type { Track } from "../data/track";
+import type { Strand } from "./curve_painter";
 
 export interface Extent {
   min: number;
@@ -11,7 +11,7 @@ const DEFAULT: Extent = { min: 0, max: 1 };
 
 // Over the buckets between the two steps; with `log`, of positive values only.
 export function extentOf(
-  tracks: Track[], from: number, to: number, bands: boolean, log: boolean,
+  strands: Strand[], from: number, to: number, bands: boolean, log: boolean,
 ): Extent {
   let min = Infinity;
   let max = -Infinity;
@@ -20,10 +20,10 @@ export function extentOf(
     min = Math.min(min, value);
     max = Math.max(max, value);
   };
-  for (const track of tracks) {
-    for (let i = track.lowerBound(from); i < track.buckets.length; ++i) {
+  for (const { track, begin, end } of strands) {
+    for (let i = track.lowerBound(Math.max(from, begin)); i < track.buckets.length; ++i) {
       const bucket = track.buckets[i];
-      if (!bucket || bucket.key > to) break;
+      if (!bucket || bucket.key > to || bucket.key >= end) break;
       if (bucket.count === 0) continue;
       take(bucket.last);
       if (bands) {

@@ -19,7 +19,7 @@ export function number(value: number): string {
 export function tick(value: number): string {
   const size = Math.abs(value);
   if (size >= 1e3 && size < 1e9) return minus(si(value));
-  if (size !== 0 && (size < 1e-3 || size >= 1e9)) return minus(value.toExponential(0).replace("e+", "e"));
+  if (size !== 0 && (size < 1e-4 || size >= 1e9)) return minus(value.toExponential(0).replace("e+", "e"));
   return minus(String(Number(value.toPrecision(6))));
 }
 
@@ -42,9 +42,10 @@ export function step(value: number): string {
 
 export function seconds(value: number): string {
   if (!Number.isFinite(value)) return DASH;
-  if (value < 1e-3) return `${number(value * 1e6)} µs`;
-  if (value < 1) return `${number(value * 1e3)} ms`;
-  return `${number(value)} s`;
+  if (value === 0) return "0 s";
+  const size = Math.abs(value);
+  const [scaled, unit] = size < 1e-3 ? [value * 1e6, "µs"] : size < 1 ? [value * 1e3, "ms"] : [value, "s"];
+  return `${minus(String(Number(scaled.toPrecision(3))))}\u00a0${unit}`;
 }
 
 // "3 s", "4 min", "2 h 10 min", "5 d".

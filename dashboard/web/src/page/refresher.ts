@@ -7,6 +7,7 @@ import type { RunModel } from "../data/run_model";
 import type { View } from "./view";
 
 const TAIL_INTERVAL_MS = 400;
+const GENERATIONS_MAX = 64; // the server's limit per request
 const RECONCILE_MS = 60000; // a full load now and then catches ranks that reported very late
 
 export interface PanelGroup {
@@ -39,15 +40,20 @@ export class Refresher {
   // The range, the generations or the series changed: load for the new window.
   reload(): void {
     const { view, model } = this;
-    const generations = view.shownGenerations(model.generations);
-    let window = { from: 0, to: -1, generations };
+    let from = 0;
+    let to = -1;
     if (view.zoom) {
       const pad = Math.max(1, Math.round((view.zoom.to - view.zoom.from) * 0.02));
-      window = { from: Math.max(0, Math.floor(view.zoom.from) - pad), to: Math.ceil(view.zoom.to) + pad + 1, generations };
+      from = Math.max(0, Math.floor(view.zoom.from) - pad);
+      to = Math.ceil(view.zoom.to) + pad + 1;
     } else if (view.tail) {
-      window = { from: Math.max(0, model.run.last_step - 2 * view.tail), to: -1, generations };
+      from = Math.max(0, model.run.last_step - 2 * view.tail);
     }
-    for (const group of this.groups) group.cache.setWindow(window);
+    // The newest launch is always asked for: its steps may reach into the window later.
+    const generations = model.generations
+      .filter((one, i, all) => i === all.length - 1 || (one.step_last >= from && (to < 0 || one.step_first < to)))
+      .map((one) => one.generation).slice(-GENERATIONS_MAX);
+    for (const group of this.groups) group.cache.setWindow({ from, to, generations });
     this.loadedAt = performance.now();
     this.run();
   }

@@ -48,6 +48,7 @@ export class RunHeader {
     const { run } = this.model;
     const health = healthOf(this.model);
     this.badge.dataset["health"] = health;
+    this.badge.dataset["connection"] = this.model.connection;
     setText(this.badge, HEALTH_TEXT[health](age(this.model.now() - run.last_seen_unix_ms)));
     this.set("Step", step(run.last_step), `since ${dateTime(run.started_unix_ms)}`);
     this.set("Loss", run.last_step < 0 ? "–" : typeof run.last_loss === "number" ? number(run.last_loss) : "not finite", "nats per token");

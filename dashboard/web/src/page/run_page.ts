@@ -14,6 +14,13 @@ import { onThemeChange } from "./theme";
 import { Toolbar } from "./toolbar";
 import { View } from "./view";
 
+// On a narrow page the side column lies below all charts: these jump to it.
+function jumpBar(): HTMLElement {
+  const link = (target: string, text: string) => h("a", { class: "chip", href: `#${target}` }, text);
+  return h("nav", { class: "jump-bar", "aria-label": "Parts of the page" },
+    link("commands", "Steering"), link("ranks", "Ranks"), link("events", "Events"));
+}
+
 const LINE_BUCKETS = 1500;
 const MAP_BUCKETS = 512;
 const MAP_CELLS = 400_000;
@@ -50,7 +57,7 @@ export class RunPage {
     this.commands = new CommandPanel(this.model);
     this.ranks = new RankGrid(this.model);
     this.events = new EventList(this.model, this.view);
-    fill(this.element, this.header.element, this.problem, this.toolbar.element,
+    fill(this.element, this.header.element, this.problem, jumpBar(), this.toolbar.element,
       h("div", { class: "columns" }, this.charts,
         h("aside", { class: "side" }, this.commands.element, this.ranks.element, this.events.element)));
     this.buildPanels();
@@ -80,7 +87,7 @@ export class RunPage {
     const context = (cache: RangeCache) => ({ model: this.model, view: this.view, cache });
     const sections = buildSections({
       lines: context(this.lines), maps: context(this.maps), onVisible: () => this.refresher.run() });
-    if (sections.length === 0) {
+    if (sections.length === 0 || this.model.run.last_step < 0) {
       fill(this.charts, h("p", { class: "empty large" }, "No samples yet. Charts appear with the first step."));
     } else {
       fill(this.charts, ...sections.flatMap((section) => [

@@ -11,7 +11,7 @@ const KEYS: [string, string][] = [
   ["0", "all steps"],
   ["p", "pause live updates"],
   ["b", "min–max band"],
-  ["g", "older generations"],
+  ["g", "steps that a restart replaced"],
   ["t", "dark or light"],
   ["?", "this list"],
 ];
@@ -25,7 +25,7 @@ export function bindShortcuts(view: View, model: RunModel): void {
     "0": () => view.setTail(null),
     p: () => view.setPaused(!view.paused),
     b: () => view.style(() => (view.envelopes = !view.envelopes)),
-    g: () => view.select(() => (view.olderGenerations = !view.olderGenerations)),
+    g: () => view.style(() => (view.replacedSteps = !view.replacedSteps)),
     t: toggleTheme,
     "?": showHelp,
   };

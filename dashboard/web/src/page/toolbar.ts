@@ -13,20 +13,20 @@ export class Toolbar {
   private readonly reset = h("button", { class: "chip", id: "reset-zoom", onclick: () => this.view.setZoom(null) }, "Reset zoom");
   private readonly tails: HTMLButtonElement[];
   private readonly band: HTMLButtonElement;
-  private readonly older: HTMLButtonElement;
+  private readonly replaced: HTMLButtonElement;
   private readonly pause: HTMLButtonElement;
 
   constructor(private readonly model: RunModel, private readonly view: View) {
     this.tails = TAILS.map(([text, steps]) => h("button", { class: "segment", onclick: () => view.setTail(steps) }, text));
     this.band = h("button", { class: "chip", id: "toggle-band", title: "Show the least and the largest value of every bucket (b)",
       onclick: () => view.style(() => (view.envelopes = !view.envelopes)) }, "Min–max band");
-    this.older = h("button", { class: "chip", id: "toggle-older", title: "Show what earlier launches recorded (g)",
-      onclick: () => view.select(() => (view.olderGenerations = !view.olderGenerations)) }, "Older generations");
+    this.replaced = h("button", { class: "chip", id: "toggle-replaced", title: "Show the steps that a restart did again (g)",
+      onclick: () => view.style(() => (view.replacedSteps = !view.replacedSteps)) }, "Replaced steps");
     this.pause = h("button", { class: "chip", id: "pause", title: "Stop and continue live updates (p)",
       onclick: () => view.setPaused(!view.paused) }, "Pause");
     this.element = h("div", { class: "toolbar", role: "toolbar", "aria-label": "View" },
       h("div", { class: "segments" }, ...this.tails), this.rangeText, this.reset,
-      h("span", { class: "spacer" }), this.older, this.band, this.pause);
+      h("span", { class: "spacer" }), this.replaced, this.band, this.pause);
     this.update();
   }
 
@@ -38,8 +38,8 @@ export class Toolbar {
     this.tails.forEach((button, i) =>
       button.setAttribute("aria-pressed", String(view.zoom === null && view.tail === TAILS[i]?.[1])));
     this.band.setAttribute("aria-pressed", String(view.envelopes));
-    this.older.setAttribute("aria-pressed", String(view.olderGenerations));
-    this.older.hidden = model.generations.length < 2;
+    this.replaced.setAttribute("aria-pressed", String(view.replacedSteps));
+    this.replaced.hidden = model.generations.length < 2;
     this.pause.setAttribute("aria-pressed", String(view.paused));
     setText(this.pause, view.paused ? "Paused – continue" : "Pause");
   }

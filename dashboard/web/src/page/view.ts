@@ -1,5 +1,6 @@
 // What the reader has chosen to see. One object, in the address bar, shared by every panel.
 
+import { lastKeptStep } from "../data/lineage";
 import type { GenerationInfo } from "../data/types";
 
 export interface Zoom {
@@ -18,7 +19,7 @@ export class View {
   cursor: number | null = null; // a step, shared by all panels
   paused = false;
   envelopes = true;
-  olderGenerations = true;
+  replacedSteps = true; // what a restart did again
   logScales = new Set<string>();
   hiddenKinds = new Set<string>(QUIET_KINDS);
   choices = new Map<string, string>(); // selections inside panels: statistic, layer, rank
@@ -71,19 +72,12 @@ export class View {
     return this.choices.get(name) ?? fallback;
   }
 
-  shownGenerations(all: GenerationInfo[]): number[] {
-    const newest = all[all.length - 1];
-    const shown = this.olderGenerations ? all : newest ? [newest] : [];
-    return shown.map((one) => one.generation);
-  }
-
   // The steps on the screen.
   range(all: GenerationInfo[]): Zoom {
     if (this.zoom) return this.zoom;
-    const shown = new Set(this.shownGenerations(all));
-    const visible = all.filter((one) => shown.has(one.generation));
-    const last = Math.max(1, ...visible.map((one) => one.step_last));
-    const first = visible.length > 0 ? Math.min(...visible.map((one) => one.step_first)) : 0;
+    const reached = this.replacedSteps ? Math.max(0, ...all.map((one) => one.step_last)) : lastKeptStep(all);
+    const last = Math.max(1, reached);
+    const first = all.length > 0 ? Math.min(...all.map((one) => one.step_first)) : 0;
     const from = this.tail ? Math.max(first, last - this.tail + 1) : Math.max(0, first);
     return { from: Math.min(from, last - 1), to: last };
   }
@@ -104,7 +98,7 @@ export class View {
     const tail = Number(parameters.get("tail") ?? NaN);
     if (tail > 0) this.tail = tail;
     this.envelopes = parameters.get("band") !== "0";
-    this.olderGenerations = parameters.get("older") !== "0";
+    this.replacedSteps = parameters.get("replaced") !== "0";
     this.logScales = new Set(split(parameters.get("log")));
     const hidden = parameters.get("hide");
     if (hidden !== null) this.hiddenKinds = new Set(split(hidden));
@@ -124,7 +118,7 @@ export class View {
     }
     if (this.tail) parameters.set("tail", String(this.tail));
     if (!this.envelopes) parameters.set("band", "0");
-    if (!this.olderGenerations) parameters.set("older", "0");
+    if (!this.replacedSteps) parameters.set("replaced", "0");
     if (this.logScales.size > 0) parameters.set("log", [...this.logScales].join(","));
     if ([...this.hiddenKinds].sort().join() !== [...QUIET_KINDS].sort().join()) {
       parameters.set("hide", [...this.hiddenKinds].join(","));

@@ -1,0 +1,227 @@
+// What the charts show: data, spikes, NaN, events, both histories, zoom, live growth.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+
+import { connected, eventually, fact, Fixture, launchBrowser, openPage } from "./fixture.mjs";
+
+const CHARTS = ["loss", "grad_norm", "learning_rate", "tokens", "step_time", "clip", "statistic1"];
+const HEATMAPS = ["attention", "maxvio", "expert_load"];
+const TALL = { viewport: { width: 1440, height: 2600 } };
+
+let fixture;
+let browser;
+
+before(async () => {
+  [fixture, browser] = await Promise.all([Fixture.start(), launchBrowser()]);
+});
+
+after(async () => {
+  await browser?.close();
+  assert.equal(await fixture?.stop(), 0);
+});
+
+async function openRun(run, options = TALL, query = "") {
+  const opened = await openPage(browser, options);
+  opened.ranges = [];
+  opened.page.on("request", (request) => {
+    const url = new URL(request.url());
+    if (url.pathname.endsWith("/range")) opened.ranges.push(Object.fromEntries(url.searchParams));
+  });
+  await opened.page.goto(`${fixture.url}/?run=${run}${query}`);
+  await eventually(() => fact(opened.page, "loss", "points"), (n) => n > 0, "points of the loss");
+  return opened;
+}
+
+// How many pixels of a rectangle of a chart's canvas have (nearly) this colour. Fractions of the
+// canvas: [left, top, right, bottom].
+function countPixels(page, chart, rgb, [left, top, right, bottom]) {
+  return page.locator(`[data-chart="${chart}"] canvas`).first().evaluate(
+    (canvas, { rgb, box }) => {
+      const [x0, x1] = [box[0], box[2]].map((f) => Math.round(f * canvas.width));
+      const [y0, y1] = [box[1], box[3]].map((f) => Math.round(f * canvas.height));
+      const { data } = canvas.getContext("2d").getImageData(x0, y0, x1 - x0, y1 - y0);
+      let count = 0;
+      for (let i = 0; i < data.length; i += 4) {
+        const near = rgb.every((value, c) => Math.abs(data[i + c] - value) < 40);
+        if (near && data[i + 3] > 60) count++;
+      }
+      return count;
+    },
+    { rgb, box: [left, top, right, bottom] });
+}
+
+const BLUE = [90, 169, 255]; // the first curve, dark theme
+const RED = [255, 107, 107]; // the mark of a value that is not finite
+
+test("every chart and heatmap of a run has data", async () => {
+  const { page, context, problems } = await openRun("night-shift");
+  for (const chart of [...CHARTS, ...HEATMAPS]) {
+    await eventually(() => fact(page, chart, "points"), (n) => n > 100, `points of ${chart}`);
+  }
+  assert.ok(await countPixels(page, "grad_norm", BLUE, [0, 0, 1, 1]) > 300, "the curve is drawn");
+  assert.equal(await fact(page, "attention", "rows"), 16);
+  assert.deepEqual(problems, []);
+  await context.close();
+});
+
+test("a spike of one step in 100,000 is drawn", async () => {
+  const { page, context } = await openRun("long-haul");
+  await eventually(() => fact(page, "loss", "width"), (width) => width >= 64, "steps per bucket");
+  assert.ok(await fact(page, "loss", "y-max") > 7, "the axis reaches the spike");
+  // Step 54,321 of 100,000: nothing but the spike reaches the upper half there.
+  const column = [0.53, 0.1, 0.59, 0.45];
+  assert.ok(await countPixels(page, "grad_norm", BLUE, column) > 20, "the spike's pixels");
+  assert.equal(await countPixels(page, "grad_norm", BLUE, [0.65, 0.1, 0.71, 0.45]), 0);
+  await context.close();
+});
+
+test("zooming to the spike shows its exact value", async () => {
+  const { page, context } = await openRun("long-haul", TALL, "&from=54200&to=54400");
+  await eventually(() => fact(page, "loss", "width"), (width) => width === 1, "steps per bucket");
+  const top = await fact(page, "grad_norm", "y-max");
+  assert.ok(top > 7, `the spike is still there: ${top}`);
+  await context.close();
+});
+
+test("NaN is a mark, not a gap", async () => {
+  const { page, context } = await openRun("night-shift");
+  assert.equal(await fact(page, "loss", "nonfinite"), 1);
+  assert.match(await page.locator('[data-chart="loss"] .badge').innerText(), /1 not finite/);
+  assert.ok(await countPixels(page, "loss", RED, [0.4, 0, 0.55, 0.2]) > 10, "the cross is drawn");
+  await context.close();
+});
+
+test("events are marked on every chart and heatmap, and the filter applies to all", async () => {
+  const { page, context } = await openRun("night-shift");
+  const counts = {};
+  for (const chart of [...CHARTS, ...HEATMAPS]) {
+    counts[chart] = await eventually(() => fact(page, chart, "marks"), (n) => n >= 8, `marks on ${chart}`);
+  }
+  await page.locator('[data-kind="checkpoint_committed"]').click();
+  for (const chart of ["loss", "attention"]) {
+    await eventually(() => fact(page, chart, "marks"), (n) => n <= counts[chart] - 3, `marks on ${chart}`);
+  }
+  await context.close();
+});
+
+test("touching a mark shows the reason and the inputs of the decision", async () => {
+  const { page, context } = await openRun("night-shift");
+  const over = page.locator('[data-chart="grad_norm"] .u-over');
+  const { width } = await over.boundingBox();
+  await over.hover({ position: { x: (420 / 919) * width, y: 90 } });
+  const tooltip = page.locator('[data-chart="grad_norm"] .tooltip');
+  await eventually(() => tooltip.innerText(), (text) => text.includes("no rank applied the step"), "tooltip");
+  assert.match(await tooltip.innerText(), /nonfinite count 3/);
+  await context.close();
+});
+
+test("a restart keeps both histories", async () => {
+  const { page, context } = await openRun("night-shift");
+  assert.equal(await page.locator('[data-chart="loss"]').getAttribute("data-generations"), "1,2");
+  assert.ok(await fact(page, "loss", "replaced") > 50, "steps 700 to 760 of the first launch");
+  await page.locator("#toggle-replaced").click();
+  await eventually(() => fact(page, "loss", "replaced"), (n) => n === 0, "replaced steps are hidden");
+  assert.equal(await page.locator('[data-chart="loss"]').getAttribute("data-generations"), "1,2");
+  await context.close();
+});
+
+test("drag zooms all charts and asks the server again, double-click goes back", async () => {
+  const { page, context, ranges } = await openRun("night-shift");
+  const before = ranges.length;
+  const box = await page.locator('[data-chart="loss"] .u-over').boundingBox();
+  await page.mouse.move(box.x + box.width * 0.3, box.y + 60);
+  await page.mouse.down();
+  await page.mouse.move(box.x + box.width * 0.4, box.y + 60, { steps: 5 });
+  await page.mouse.up();
+  const span = () => Promise.all(["from", "to"].map((name) => fact(page, "tokens", name)));
+  const [from, to] = await eventually(span, ([a, b]) => b - a < 120, "the other charts' range");
+  assert.ok(from > 200 && to < 450, `zoomed to ${from}..${to}`);
+  const asked = () => ranges.slice(before).filter((one) => one.from > 200 && one.to < 460);
+  await eventually(asked, (narrow) => narrow.length > 0, "a request for the narrower range");
+  assert.match(page.url(), /from=\d+&to=\d+/);
+
+  await page.reload();
+  await eventually(span, ([a, b]) => a === from && b === to, "the range after a reload");
+  await page.locator('[data-chart="loss"] .u-over').dblclick({ position: { x: 100, y: 60 } });
+  await eventually(span, ([a, b]) => a === 0 && b >= 919, "the whole range");
+  await context.close();
+});
+
+test("dragging a heatmap zooms too", async () => {
+  const { page, context } = await openRun("night-shift");
+  await eventually(() => fact(page, "attention", "points"), (n) => n > 0, "cells");
+  const box = await page.locator('[data-chart="attention"] canvas').boundingBox();
+  await page.mouse.move(box.x + box.width * 0.5, box.y + 60);
+  await page.mouse.down();
+  await page.mouse.move(box.x + box.width * 0.7, box.y + 60, { steps: 5 });
+  await page.mouse.up();
+  await eventually(() => fact(page, "loss", "to"), (to) => to < 700, "the charts' range");
+  await context.close();
+});
+
+test("the cursor is shared by all charts", async () => {
+  const { page, context } = await openRun("night-shift");
+  const over = page.locator('[data-chart="loss"] .u-over');
+  const { width } = await over.boundingBox();
+  await over.hover({ position: { x: width / 2, y: 60 } });
+  const line = page.locator('[data-chart="learning_rate"] .u-cursor-x');
+  await eventually(() => line.boundingBox(), (box) => box !== null && box.x > 0, "the other cursor");
+  const ours = await page.locator('[data-chart="loss"] .u-cursor-x').boundingBox();
+  const other = await line.boundingBox();
+  const offset = async (chart) => (await page.locator(`[data-chart="${chart}"] .u-over`).boundingBox()).x;
+  const difference = ours.x - (await offset("loss")) - (other.x - (await offset("learning_rate")));
+  assert.ok(Math.abs(difference) < 1.5, `cursors are ${difference} px apart`);
+  await context.close();
+});
+
+test("new steps arrive by themselves and only they are fetched", async () => {
+  const { page, context, ranges, problems } = await openRun("night-shift");
+  await connected(page);
+  const [points, to] = [await fact(page, "loss", "points"), await fact(page, "loss", "to")];
+  const before = ranges.length;
+  await fixture.tell("advance 7");
+  await eventually(() => fact(page, "loss", "to"), (now) => now === to + 7, "the last step");
+  await eventually(() => fact(page, "loss", "points"), (now) => now === points + 14, "points");
+  const step = await page.locator('[data-figure="Step"]').innerText();
+  assert.equal(step.replace(/\D/g, ""), String(to + 7));
+  const tails = ranges.slice(before);
+  assert.ok(tails.length > 0 && tails.every((one) => Number(one.from) > to - 40), JSON.stringify(tails));
+  assert.deepEqual(problems, []);
+  await context.close();
+});
+
+test("a new event appears in the list and on the charts", async () => {
+  const { page, context } = await openRun("night-shift");
+  await connected(page);
+  await fixture.tell("event divergence 333 parameters of rank 2 differ");
+  await eventually(
+    () => page.locator("#events li").first().innerText(), (text) => text.includes("rank 2 differ"), "list");
+  const over = page.locator('[data-chart="tokens"] .u-over');
+  const { width } = await over.boundingBox();
+  const last = await fact(page, "tokens", "to");
+  await over.hover({ position: { x: (333 / last) * width, y: 80 } });
+  const tooltip = page.locator('[data-chart="tokens"] .tooltip');
+  await eventually(() => tooltip.innerText(), (text) => text.includes("rank 2 differ"), "tooltip");
+  await context.close();
+});
+
+test("a paused page stands still until it is told to go on", async () => {
+  const { page, context } = await openRun("night-shift");
+  await connected(page);
+  await page.keyboard.press("p");
+  const to = await fact(page, "loss", "to");
+  const update = page.waitForEvent("console", { timeout: 1500 }).catch(() => null);
+  await fixture.tell("advance 3");
+  await update; // Time for an update that must not show.
+  assert.equal(await fact(page, "loss", "to"), to);
+  await page.keyboard.press("p");
+  await eventually(() => fact(page, "loss", "to"), (now) => now === to + 3, "the last step");
+  await context.close();
+});
+
+test("a logarithmic scale survives NaN and a reload", async () => {
+  const { page, context } = await openRun("night-shift", TALL, "&log=loss");
+  assert.ok(await fact(page, "loss", "y-min") > 0);
+  assert.ok(await fact(page, "loss", "points") > 900);
+  await context.close();
+});
