@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <limits>
 #include <memory>
 #include <span>
@@ -25,10 +26,8 @@ namespace {
 using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 
 Expected<Addresses> resolve(const std::string& address) {
+  MUSTER_RETURN_IF_ERROR(check_address(address));
   const std::size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon == 0 || colon + 1 == address.size()) {
-    return invalid_argument("'" + address + "' is not HOST:PORT");
-  }
   std::string host = address.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
@@ -94,6 +93,20 @@ Expected<FileDescriptor> open_socket(const std::string& address, Deadline deadli
 }
 
 }  // namespace
+
+Status check_address(const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  int port = 0;
+  if (colon != std::string::npos && colon > 0) {
+    const char* end = address.data() + address.size();
+    const auto parsed = std::from_chars(address.data() + colon + 1, end, port);
+    port = parsed.ec == std::errc{} && parsed.ptr == end ? port : 0;
+  }
+  if (port < 1 || port > 65535) {
+    return invalid_argument("'" + address + "' is not HOST:PORT, like 127.0.0.1:29600");
+  }
+  return {};
+}
 
 Expected<WireClient> WireClient::connect(
     const std::string& address, const wire::Hello& hello, Deadline deadline) {

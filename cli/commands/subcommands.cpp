@@ -1,0 +1,48 @@
+#include "commands/subcommands.h"
+
+#include <muster/common/file.h>
+
+#include <array>
+#include <cstdio>
+
+namespace muster::cli {
+
+namespace {
+
+constexpr std::array kSubcommands{
+    Subcommand{"run", "Start the ranks of a training job and keep them going", true, declare_run},
+    Subcommand{"collector", "Store, judge and show what the ranks send", false, declare_collector},
+    Subcommand{"status", "Show what a collector's database knows of a run", false, declare_status},
+    Subcommand{"send", "Send a command to a run", false, declare_send},
+    Subcommand{"ckpt", "List, show and verify checkpoints", false, declare_ckpt},
+};
+
+}  // namespace
+
+std::span<const Subcommand> subcommands() {
+  return kSubcommands;
+}
+
+int fail(std::string_view command, const Status& status) {
+  std::fprintf(
+      stderr,
+      "muster %.*s: %s\n",
+      static_cast<int>(command.size()),
+      command.data(),
+      status.message().c_str());
+  return status.code() == StatusCode::kInvalidArgument ? kExitUsage : kExitError;
+}
+
+Expected<std::string> read_token(const std::filesystem::path& path) {
+  if (path.empty()) {
+    return std::string{};
+  }
+  MUSTER_ASSIGN_OR_RETURN(std::string token, read_file(path, 4096));
+  token.erase(std::min(token.find_first_of("\r\n"), token.size()));
+  if (token.empty()) {
+    return invalid_argument(path.string() + " holds no token in its first line");
+  }
+  return token;
+}
+
+}  // namespace muster::cli
