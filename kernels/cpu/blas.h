@@ -26,7 +26,7 @@ void blas_gemm(const GemmCall<float>& call);
 void blas_gemm(const GemmCall<double>& call);
 
 // c[n, n] = x * x^T with x[n, k], or x^T * x with x[k, n] when `transpose`; both triangles are
-// written and exactly equal. Half the work of gemm.
+// written. About half the work of gemm where n is large.
 void blas_symmetric_product(
     bool transpose, std::int64_t n, std::int64_t k, const float* x, float* c);
 

@@ -36,7 +36,7 @@ struct Workspace {
   float* next;        // like x
 };
 
-// next = a x + (b A + c A^2) x, A = x x^T, from the short side of x[rows, cols].
+// next = P x, P = aI + bA + cA^2, A = x x^T, from the short side of x[rows, cols].
 void newton_schulz_step(
     const float* x,
     std::int64_t rows,
@@ -45,49 +45,35 @@ void newton_schulz_step(
     const Workspace& work) {
   const bool tall = rows > cols;
   const std::int64_t m = std::min(rows, cols);
-  const auto a = static_cast<float>(coefficients[0]);
   const auto b = static_cast<float>(coefficients[1]);
   const auto c = static_cast<float>(coefficients[2]);
   blas_symmetric_product(tall, m, std::max(rows, cols), x, work.gram);
-  blas_symmetric_product(false, m, m, work.gram, work.polynomial);  // A A^T = A^2
+  blas_symmetric_product(true, m, m, work.gram, work.polynomial);  // A^T A = A^2
   std::transform(
       work.gram,
       work.gram + m * m,
       work.polynomial,
       work.polynomial,
       [b, c](float first, float second) { return b * first + c * second; });
-  std::copy_n(x, rows * cols, work.next);
-  if (tall) {
-    gemm(
-        Transpose::kNo,
-        Transpose::kNo,
-        rows,
-        cols,
-        m,
-        1.0F,
-        x,
-        cols,
-        work.polynomial,
-        m,
-        a,
-        work.next,
-        cols);
-  } else {
-    gemm(
-        Transpose::kNo,
-        Transpose::kNo,
-        rows,
-        cols,
-        m,
-        1.0F,
-        work.polynomial,
-        m,
-        x,
-        cols,
-        a,
-        work.next,
-        cols);
+  for (std::int64_t i = 0; i < m; ++i) {
+    work.polynomial[i * m + i] += static_cast<float>(coefficients[0]);
   }
+  const float* left = tall ? x : work.polynomial;
+  const float* right = tall ? work.polynomial : x;
+  gemm(
+      Transpose::kNo,
+      Transpose::kNo,
+      rows,
+      cols,
+      m,
+      1.0F,
+      left,
+      m,
+      right,
+      cols,
+      0.0F,
+      work.next,
+      cols);
 }
 
 }  // namespace
