@@ -222,6 +222,10 @@ class Fixture {
         760,
         "generation 2 starts from step-700.gen-1",
         {{"budget_left", 2}});
+    fill_second_launch();
+  }
+
+  void fill_second_launch() {
     require(night_.launch(700));
     happen(event_kind::kRunResumed, Severity::kInfo, 700, "4 ranks restored step 700");
     require(night_.advance(220, now()));

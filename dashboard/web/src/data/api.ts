@@ -52,7 +52,8 @@ export async function fetchRanks(runId: string): Promise<RankStatus[]> {
   return (await json<{ ranks: RankStatus[] }>(runPath(runId, "/ranks"))).ranks;
 }
 
-// All events up to now, oldest first; of a very long run only the first EVENTS_MAX.
+// The events up to now, oldest first. Of a very long run the first EVENTS_MAX: the live stream goes
+// on from there and brings the rest.
 export async function fetchEvents(runId: string): Promise<RunEvent[]> {
   const events: RunEvent[] = [];
   while (events.length < EVENTS_MAX) {

@@ -103,7 +103,7 @@ function statisticChart(context: PanelContext, id: string, fallback: string, onV
     return offered().includes(wanted) ? wanted : (offered()[0] ?? wanted);
   };
   return new LineChart({
-    id, title: "Per group", unit: "",
+    id, title: "By parameter group", unit: "",
     curves: () => model.catalog.grouped(chosen()).flatMap((info) => curve(words(info.group), info)),
     tools: () => [menu(context, id, "Statistic", chosen(),
       offered().map((name) => [name, OPTIMIZER_STATISTICS[name] ?? name]))],

@@ -13,6 +13,7 @@ export class RankGrid {
   readonly element: HTMLElement;
   private readonly grid = h("div", { class: "rank-grid" });
   private readonly note = h("span", { class: "note" });
+  private drawnAt = -Infinity;
 
   constructor(private readonly model: RunModel) {
     this.element = h("section", { class: "card", id: "ranks", "aria-label": "Ranks" },
@@ -21,6 +22,9 @@ export class RankGrid {
   }
 
   update(): void {
+    // Thousands of tiles four times a second would be all the page does.
+    if (this.model.ranks.size >= COMPACT_FROM && performance.now() - this.drawnAt < 1000) return;
+    this.drawnAt = performance.now();
     const ranks = [...this.model.ranks.values()].sort((a, b) => a.rank - b.rank);
     const compact = ranks.length >= COMPACT_FROM;
     const median = medianOf(ranks.filter((rank) => this.model.isAlive(rank)).map(computeSeconds));

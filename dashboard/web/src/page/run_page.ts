@@ -80,7 +80,10 @@ export class RunPage {
     });
     bindShortcuts(this.view, this.model);
     onThemeChange(() => this.refresher.paint());
-    window.setInterval(() => this.header.update(), 1000);
+    window.setInterval(() => {
+      this.header.update();
+      this.ranks.update();
+    }, 1000);
   }
 
   private buildPanels(): void {
