@@ -1,6 +1,7 @@
 // What is on the disk when the process dies at any moment.
 #include "store_fixture.h"
 
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -131,6 +132,76 @@ TEST_F(CrashTest, CopyTakenInTheMiddleOfATransactionHoldsTheLastCommit) {
   const auto loss = copied.value()->range(
       "run", copied.value()->series("run").value()[0].series_id, 1, 0, -1, 1 << 20);
   EXPECT_EQ(loss.value().buckets.size(), 1500U);
+}
+
+// Files may not grow beyond `bytes` while this lives, as on a full disk.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) {
+    EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &before_), 0);
+    handler_ = std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limited{bytes, before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &limited), 0);
+  }
+
+  ~FullDisk() {
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before_), 0);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+  FullDisk(FullDisk&&) = delete;
+  FullDisk& operator=(FullDisk&&) = delete;
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int){nullptr};
+};
+
+TEST_F(CrashTest, FullDiskUndoesTheTransactionAndSendingAgainRepairsIt) {
+  open_store();
+  const MetricSchema schema = make_schema(6);
+  join(kRank0, schema);
+  ASSERT_TRUE(add_steps(kRank0, schema, 0, 10, plain).ok());
+  commit();
+  {
+    const FullDisk full{std::filesystem::file_size(database_.string() + "-wal") + 20'000};
+    ASSERT_TRUE(add_steps(kRank0, schema, 10, 3000, plain).ok());
+    const Status failed = store_->commit();
+    ASSERT_FALSE(failed.ok());
+    EXPECT_NE(failed.message().find("undone"), std::string::npos) << failed.to_string();
+    EXPECT_EQ(add_steps(kRank0, schema, 3000, 3010, plain).code(), StatusCode::kFailedPrecondition);
+  }
+  EXPECT_EQ(join(kRank0, schema), 10U);
+  ASSERT_TRUE(add_steps(kRank0, schema, 10, 3000, plain).ok());
+  compact_all();
+  expect_exactly(query(), 3000);
+  EXPECT_EQ(query().run("run").value().sample_count, 3000 * 8);
+}
+
+TEST_F(CrashTest, FailedWriteIsReportedOnceMoreByTheNextCommit) {
+  open_store();
+  const MetricSchema schema = make_schema(3000);
+  join(kRank0, schema);
+  commit();
+  Status failed;
+  {
+    const FullDisk full{std::filesystem::file_size(database_.string() + "-wal") + 20'000};
+    // More than the page cache holds: the log must be written before the commit.
+    for (std::int64_t step = 0; step < 8000 && failed.ok(); step += 500) {
+      failed = add_steps(kRank0, schema, step, step + 500, plain);
+    }
+  }
+  ASSERT_FALSE(failed.ok());
+  // Even what was added meanwhile: this commit may ack nothing.
+  join(kRank0, schema);
+  ASSERT_TRUE(add_steps(kRank0, schema, 0, 10, plain).ok());
+  EXPECT_EQ(store_->commit().code(), failed.code());
+  EXPECT_EQ(join(kRank0, schema), 0U);
+  ASSERT_TRUE(add_steps(kRank0, schema, 0, 10, plain).ok());
+  commit();
+  EXPECT_EQ(query().run("run").value().sample_count, 10 * 3002);
 }
 
 }  // namespace muster::store
