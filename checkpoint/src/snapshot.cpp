@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -73,24 +74,48 @@ Expected<std::vector<PieceRecord>> plan_pieces(const RankState& state) {
   return pieces;
 }
 
-void Snapshot::fill(const RankState& state, std::vector<PieceRecord> pieces) {
-  size_ = 0;
+bool plan_fits(const std::vector<PieceRecord>& pieces, const RankState& state) {
+  return std::equal(
+      pieces.begin(),
+      pieces.end(),
+      state.tensors.begin(),
+      state.tensors.end(),
+      [](const PieceRecord& piece, const TensorPiece& tensor) {
+        return piece.name == tensor.name && piece.dtype == tensor.dtype &&
+               piece.shape == tensor.shape && piece.global_shape == tensor.global_shape &&
+               piece.offset == tensor.offset && piece.end - piece.begin == tensor.data.size();
+      });
+}
+
+std::uint64_t data_bytes(const std::vector<PieceRecord>& pieces) {
+  std::uint64_t bytes = 0;
   for (const PieceRecord& piece : pieces) {
-    size_ = std::max(size_, static_cast<std::size_t>(piece.end));
+    bytes = std::max(bytes, piece.end);
   }
-  if (size_ > capacity_) {
+  return bytes;
+}
+
+Status Snapshot::fill(
+    const RankState& state, std::shared_ptr<const std::vector<PieceRecord>> pieces) {
+  const std::size_t bytes = data_bytes(*pieces);
+  if (bytes > capacity_) {
     memory_.reset();
-    memory_ = std::make_unique_for_overwrite<std::byte[]>(size_);
-    capacity_ = size_;
-  }
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    const auto source = state.tensors[i].data;
-    if (!source.empty()) {
-      std::memcpy(memory_.get() + pieces[i].begin, source.data(), source.size());
+    memory_.reset(new (std::nothrow) std::byte[bytes]);
+    capacity_ = memory_ == nullptr ? 0 : bytes;
+    if (memory_ == nullptr) {
+      return resource_exhausted("no memory for a snapshot of " + std::to_string(bytes) + " bytes");
     }
   }
+  for (std::size_t i = 0; i < pieces->size(); ++i) {
+    const auto source = state.tensors[i].data;
+    if (!source.empty()) {
+      std::memcpy(memory_.get() + (*pieces)[i].begin, source.data(), source.size());
+    }
+  }
+  size_ = bytes;
   pieces_ = std::move(pieces);
   values_ = state.values;
+  return {};
 }
 
 }  // namespace muster::checkpoint

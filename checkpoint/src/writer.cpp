@@ -110,7 +110,7 @@ class ThreadedWriter final : public Writer {
   using Job = std::function<void()>;
 
   Status check_begin(std::int64_t sequence) const;
-  Expected<std::shared_ptr<Save>> stage(const std::shared_ptr<Save>& save, const RankState& state);
+  Status stage(Save& save, const RankState& state);
   void run_jobs();
   void run_prepare(const std::shared_ptr<Save>& save);
   void run_commit(const std::shared_ptr<Save>& save, bool pin);
@@ -137,6 +137,7 @@ class ThreadedWriter final : public Writer {
   const Clock& clock_;
 
   // The training thread's.
+  std::shared_ptr<const std::vector<PieceRecord>> plan_;  // of the last save
   std::int64_t last_stall_ns_{0};
   std::int64_t last_snapshot_bytes_{0};
 
@@ -174,13 +175,12 @@ Status ThreadedWriter::check_begin(std::int64_t sequence) const {
 }
 
 // What the training thread pays for: planning, one statvfs, the copy.
-Expected<std::shared_ptr<Save>> ThreadedWriter::stage(
-    const std::shared_ptr<Save>& save, const RankState& state) {
-  MUSTER_ASSIGN_OR_RETURN(std::vector<PieceRecord> pieces, plan_pieces(state));
-  std::uint64_t bytes = 0;
-  for (const PieceRecord& piece : pieces) {
-    bytes = std::max(bytes, piece.end);
+Status ThreadedWriter::stage(Save& save, const RankState& state) {
+  if (!plan_ || !plan_fits(*plan_, state)) {
+    MUSTER_ASSIGN_OR_RETURN(std::vector<PieceRecord> pieces, plan_pieces(state));
+    plan_ = std::make_shared<const std::vector<PieceRecord>>(std::move(pieces));
   }
+  const std::uint64_t bytes = data_bytes(*plan_);
   MUSTER_ASSIGN_OR_RETURN(const std::uint64_t available, disk_.free_bytes(run_folder_));
   if (static_cast<double>(available) < kFreeSpaceFactor * static_cast<double>(bytes)) {
     return resource_exhausted(
@@ -190,11 +190,11 @@ Expected<std::shared_ptr<Save>> ThreadedWriter::stage(
   }
   for (Buffer& buffer : buffers_) {
     if (!buffer.busy.load(std::memory_order_acquire)) {
-      buffer.snapshot.fill(state, std::move(pieces));
+      MUSTER_RETURN_IF_ERROR(buffer.snapshot.fill(state, plan_));
       buffer.busy = true;
-      save->buffer = &buffer;
+      save.buffer = &buffer;
       last_snapshot_bytes_ = static_cast<std::int64_t>(bytes);
-      return save;
+      return {};
     }
   }
   return resource_exhausted("two abandoned saves are still being written: the disk is stuck");
@@ -213,7 +213,7 @@ Status ThreadedWriter::begin(std::int64_t sequence, StepIndex step, const RankSt
       options_.world_size,
       sequence,
       options_.incarnation};
-  const Status staged = stage(save, state).status();
+  const Status staged = stage(*save, state);
   {
     const std::lock_guard lock(mutex_);
     last_begun_sequence_ = sequence;
