@@ -41,6 +41,7 @@ constexpr std::array kFamilies{
     MetricFamily{"train_phase_seconds", "seconds", kInstant, kRank},
     MetricFamily{"train_compute_seconds", "seconds", kInstant, kRank},
     MetricFamily{"train_loss_local_nats", "nats", kInstant, kRank},
+    MetricFamily{"train_update_applied", "1", kInstant, kRank},
     MetricFamily{"train_telemetry_seconds", "seconds", kInstant, kRank},
 };
 
@@ -76,6 +77,7 @@ MetricCatalog::MetricCatalog(const ModelInfo& model, std::vector<GroupInfo> grou
   }
   add("train_compute_seconds");
   add("train_loss_local_nats");
+  add("train_update_applied");
   add("train_telemetry_seconds");
 }
 

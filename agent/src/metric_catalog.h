@@ -40,6 +40,7 @@ struct StepFacts {
   double learning_rate{0};
   double previous_learning_rate{0};  // Of the update that lanes.update describes.
   double local_loss{0};              // NaN without tokens.
+  bool update_applied{false};        // On this rank, as its optimizer counts.
   std::chrono::nanoseconds step_time{0};
   PhaseStopwatch::Times phases{};
 };

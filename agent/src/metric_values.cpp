@@ -120,6 +120,7 @@ void put_rank(const StepFacts& facts, Cursor& out) {
       facts.step_time - phase(Phase::kExpertComm) - phase(Phase::kReduce) - phase(Phase::kVerdict) -
       phase(Phase::kGather)));
   out.put(facts.local_loss);
+  out.put(facts.update_applied ? 1.0 : 0.0);
 }
 
 }  // namespace

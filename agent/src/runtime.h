@@ -81,7 +81,6 @@ class Runtime final : public Agent {
   void tell_save_outcomes();
 
   // finish.cpp
-  struct LastRound;
   [[nodiscard]] Status restore_here(TrainerState& trainer);
   [[nodiscard]] Status agree_on(const Status& mine, const std::string& what);
   [[nodiscard]] Status settle_last_checkpoint(Deadline limit);
@@ -101,6 +100,7 @@ class Runtime final : public Agent {
   std::uint64_t armed_command_{0};
   std::uint64_t digest_{0};          // Of this step; 0: not computed.
   double learning_rate_{0};          // Of this step's update.
+  bool update_applied_{false};       // By the optimizer, in this step.
   double applied_learning_rate_{0};  // Of the update whose statistics ride in this step's lanes.
 
   PhaseStopwatch stopwatch_;

@@ -177,7 +177,9 @@ Status Runtime::update(const Verdict& verdict) {
   learning_rate_ = decision.learning_rate;
   {
     const PhaseTimer timer = time(Phase::kOptimizer);
+    const std::int64_t applied_before = optimizer.applied_steps();
     optimizer.apply(decision);
+    update_applied_ = optimizer.applied_steps() != applied_before;
     std::vector<optimizer::HeadScale> scales;
     for (std::size_t layer = 0; layer < verdict.head_gammas.size(); ++layer) {
       const auto of_layer =
@@ -270,6 +272,7 @@ void Runtime::publish(const Verdict& verdict) {
     facts.previous_learning_rate = applied_learning_rate_;
     facts.local_loss = local_.token_count > 0.0 ? local_.loss_sum / local_.token_count
                                                 : std::numeric_limits<double>::quiet_NaN();
+    facts.update_applied = update_applied_;
     facts.step_time = stopwatch_.elapsed(now);
     facts.phases = stopwatch_.times(now);
     parts_.catalog.fill(facts, slot->values);

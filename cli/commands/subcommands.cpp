@@ -10,6 +10,7 @@ namespace muster::cli {
 namespace {
 
 constexpr std::array kSubcommands{
+    Subcommand{"demo", "Train, break and recover a small job in two minutes", false, declare_demo},
     Subcommand{"run", "Start the ranks of a training job and keep them going", true, declare_run},
     Subcommand{"collector", "Store, judge and show what the ranks send", false, declare_collector},
     Subcommand{"status", "Show what a collector's database knows of a run", false, declare_status},

@@ -15,6 +15,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <optional>
@@ -124,7 +125,7 @@ Status Demo::create_launcher() {
 }
 
 Status Demo::start() {
-  MUSTER_RETURN_IF_ERROR(create_directories(options_.folder));
+  MUSTER_RETURN_IF_ERROR(muster::create_directories(options_.folder));
   MUSTER_ASSIGN_OR_RETURN(
       collector_,
       CollectorService::start(
@@ -282,6 +283,9 @@ int Demo::run() {
 }  // namespace
 
 int run_demo(DemoOptions options) {
+  if (options.checkpoint_interval == 0) {
+    options.checkpoint_interval = std::max<std::int64_t>(1, options.steps / 12);
+  }
   if (options.nan_step < 0) {
     options.nan_step = options.steps / 5;
   }

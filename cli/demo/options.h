@@ -15,7 +15,7 @@ struct DemoOptions {
   std::string http{"127.0.0.1:0"};
   int ranks{4};
   std::int64_t steps{600};
-  std::int64_t checkpoint_interval{50};
+  std::int64_t checkpoint_interval{0};  // 0: a twelfth of the steps
   std::uint64_t seed{1};
   bool keep{false};  // leave collector and dashboard up after the summary
 

@@ -91,8 +91,8 @@ Status CollectorService::await_addresses(const std::filesystem::path& log) {
   while (true) {
     const bool gone = ended(pid_, kPollMs);
     MUSTER_ASSIGN_OR_RETURN(const std::string text, read_file(log));
-    agent_address_ = rest_of_line(text, "agents:");
-    url_ = rest_of_line(text, "dashboard:");
+    agent_address_ = rest_of_line(text, "collector  ");
+    url_ = rest_of_line(text, "dashboard  ");
     if (!agent_address_.empty() && !url_.empty()) {
       return {};
     }

@@ -61,7 +61,7 @@ std::optional<double> Watch::value_at(
   if (id < 0) {
     return std::nullopt;
   }
-  const auto range = query_->range(kRunId, id, generation, step, step + 1, 1);
+  const auto range = query_->range(kRunId, id, generation, step, step + 1, 2);
   if (!range || range->buckets.empty() || range->buckets.front().count == 0) {
     return std::nullopt;
   }

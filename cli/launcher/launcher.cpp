@@ -178,6 +178,11 @@ Status ProcessLauncher::start_ranks(const GenerationSetup& setup, Team& team) {
   for (int rank = 0; rank < options_.process_count; ++rank) {
     MUSTER_RETURN_IF_ERROR(start_rank(setup, rank, team));
   }
+  std::string pids = "ranks 0.." + std::to_string(options_.process_count - 1) + " run as pids";
+  for (const pid_t pid : snapshot().pids) {
+    pids += " " + std::to_string(pid);
+  }
+  pump_.announce(pids);
   return {};
 }
 

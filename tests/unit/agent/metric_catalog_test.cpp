@@ -139,6 +139,7 @@ TEST(MetricCatalog, ValuesLandUnderTheirNames) {
   facts.learning_rate = 0.25;
   facts.previous_learning_rate = 0.5;
   facts.local_loss = 2.0;
+  facts.update_applied = true;
   facts.step_time = 2s;
   facts.phases[static_cast<std::size_t>(Phase::kReduce)] = 500ms;
   const Row row{small_catalog(), facts};
@@ -163,6 +164,7 @@ TEST(MetricCatalog, ValuesLandUnderTheirNames) {
   EXPECT_EQ(row.get("train_phase_seconds", "reduce"), 0.5);
   EXPECT_EQ(row.get("train_compute_seconds"), 1.5);
   EXPECT_EQ(row.get("train_loss_local_nats"), 2.0);
+  EXPECT_EQ(row.get("train_update_applied"), 1.0);
 }
 
 TEST(MetricCatalog, NonFiniteStepShowsAsNanWhereItWasNotFinite) {

@@ -1,0 +1,146 @@
+// Ranks killed, poisoned and asked to leave: the final parameters must equal an undisturbed run's.
+#include "job.h"
+
+#include <muster/checkpoint/checkpoint.h>
+#include <muster/common/random.h>
+
+#include <gtest/gtest.h>
+
+#include <signal.h>
+
+#include <cstdio>
+
+namespace muster::test {
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds{120};
+constexpr std::uint64_t kSeeds[] = {11, 12, 13, 14, 15};
+
+JobOptions job(const ScratchFolder& folder, const std::string& name) {
+  JobOptions options;
+  options.folder = folder / name;
+  options.name = name;
+  return options;
+}
+
+// One undisturbed run for all tests of the process.
+const std::string& undisturbed_parameters() {
+  static const std::string parameters = [] {
+    const ScratchFolder folder;
+    const JobOptions options = job(folder, "undisturbed");
+    EXPECT_EQ(run_to_end(options), 0);
+    return parameters_of(options);
+  }();
+  EXPECT_FALSE(parameters.empty());
+  return parameters;
+}
+
+class KilledRank : public ::testing::TestWithParam<int> {};
+
+TEST_P(KilledRank, AtARandomStepLeavesNoTraceInTheParameters) {
+  const int rank = GetParam();
+  for (const std::uint64_t seed : kSeeds) {
+    const auto step = Random(seed, static_cast<std::uint64_t>(rank)).below(24);
+    std::printf(
+        "seed %llu: kill -9 of rank %d in step %llu\n",
+        static_cast<unsigned long long>(seed),
+        rank,
+        static_cast<unsigned long long>(step));
+    const ScratchFolder folder;
+    JobOptions options = job(folder, "killed");
+    options.trainer = {"--inject-kill", std::to_string(rank) + ":" + std::to_string(step)};
+    ASSERT_EQ(run_to_end(options), 0) << "seed " << seed;
+    EXPECT_TRUE(parameters_of(options) == undisturbed_parameters()) << "seed " << seed;
+    const auto generation =
+        checkpoint::current_generation(options.folder + "/checkpoints", "killed");
+    ASSERT_TRUE(generation.ok());
+    EXPECT_EQ(generation->value(), 2) << "the kill must have happened, once";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(EachRank, KilledRank, ::testing::Range(0, 4));
+
+TEST(KilledFromOutside, AtAnyMomentLeavesNoTraceInTheParameters) {
+  for (const std::uint64_t seed : kSeeds) {
+    Random random(seed, 77);
+    const auto victim = static_cast<int>(random.below(4));
+    const auto after_step = random.below(20);
+    const ScratchFolder folder;
+    JobOptions options = job(folder, "outside");
+    options.trainer = {"--print-every", "1"};
+    const auto running = launch(options);
+    ASSERT_TRUE(running->wait_for_output(
+        "step " + std::to_string(after_step) + " ", Deadline::after(kPatience)))
+        << running->output();
+    const pid_t pid = announced_pid(*running, victim);
+    ASSERT_GT(pid, 0) << running->output();
+    std::printf(
+        "seed %llu: kill -9 of rank %d (pid %d) after step %llu\n",
+        static_cast<unsigned long long>(seed),
+        victim,
+        pid,
+        static_cast<unsigned long long>(after_step));
+    ::kill(pid, SIGKILL);
+    ASSERT_EQ(running->wait(Deadline::after(kPatience)), 0) << running->output();
+    EXPECT_TRUE(parameters_of(options) == undisturbed_parameters()) << "seed " << seed;
+  }
+}
+
+TEST(NanOnOneRank, EqualsARunThatLeavesTheBatchOutOnAllRanks) {
+  const ScratchFolder folder;
+  JobOptions poisoned = job(folder, "poisoned");
+  poisoned.trainer = {"--inject-nan", "1:9"};
+  JobOptions left_out = job(folder, "left_out");
+  left_out.trainer = {"--leave-out-batch", "9"};
+  ASSERT_EQ(run_to_end(poisoned), 0);
+  ASSERT_EQ(run_to_end(left_out), 0);
+  ASSERT_FALSE(parameters_of(poisoned).empty());
+  EXPECT_TRUE(parameters_of(poisoned) == parameters_of(left_out));
+  EXPECT_FALSE(parameters_of(poisoned) == undisturbed_parameters()) << "the batch must matter";
+}
+
+TEST(Preemption, SavesAtOneStepExits75AndGoesOnAsIfNothingHadHappened) {
+  const ScratchFolder folder;
+  JobOptions options = job(folder, "preempted");
+  options.trainer = {"--print-every", "1"};
+  const auto running = launch(options);
+  ASSERT_TRUE(running->wait_for_output("step 7 ", Deadline::after(kPatience)));
+  running->signal(SIGTERM);
+  ASSERT_EQ(running->wait(Deadline::after(kPatience)), 75) << running->output();
+  const auto saved = checkpoint::newest_verified(options.folder + "/checkpoints", "preempted");
+  ASSERT_TRUE(saved.ok()) << saved.status().to_string();
+  EXPECT_GE(saved->step.value(), 8);
+
+  ASSERT_EQ(run_to_end(options), 0);
+  EXPECT_TRUE(parameters_of(options) == undisturbed_parameters());
+}
+
+TEST(DamagedCheckpoint, FallsBackToTheOneBeforeAndEndsTheSame) {
+  const ScratchFolder folder;
+  JobOptions options = job(folder, "damaged");
+  options.trainer = {"--print-every", "1"};
+  auto running = launch(options);
+  ASSERT_TRUE(running->wait_for_output("step 20 ", Deadline::after(kPatience)));
+  running->signal(SIGKILL);
+  ASSERT_EQ(running->wait(Deadline::after(kPatience)), 128 + SIGKILL);
+  const auto newest = checkpoint::newest_verified(options.folder + "/checkpoints", "damaged");
+  ASSERT_TRUE(newest.ok()) << newest.status().to_string();
+  const std::string file = (newest->path / "rank-1.safetensors").string();
+  std::FILE* open = std::fopen(file.c_str(), "r+b");
+  ASSERT_NE(open, nullptr);
+  std::fseek(open, -5, SEEK_END);
+  const int byte = std::fgetc(open);
+  std::fseek(open, -5, SEEK_END);
+  std::fputc(byte ^ 1, open);
+  std::fclose(open);
+
+  running = launch(options);
+  ASSERT_EQ(running->wait(Deadline::after(kPatience)), 0) << running->output();
+  EXPECT_NE(running->output().find(newest->path.filename().string()), std::string::npos)
+      << "the damaged checkpoint must be named\n"
+      << running->output();
+  EXPECT_TRUE(parameters_of(options) == undisturbed_parameters());
+}
+
+}  // namespace
+}  // namespace muster::test
