@@ -16,7 +16,7 @@ README_LINES_MAX = 40
 # Who may include whom (docs/architecture.md). The key is a folder, the most specific one wins.
 ALLOWED = {
     "common": {"common"},
-    "wire": {"wire", "common"},
+    "wire": {"wire", "v1", "common"},  # muster/v1/*.pb.h is generated from wire/proto.
     "comm": {"comm", "common"},
     "kernels": {"kernels", "comm", "common"},
     "optimizer": {"optimizer", "kernels", "comm", "common"},
