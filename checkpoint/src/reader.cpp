@@ -126,6 +126,10 @@ Status read_piece(
     std::vector<std::byte>& scratch,
     const ByteCounter& count) {
   const std::uint64_t bytes = piece.end - piece.begin;
+  if (target.empty()) {
+    const std::uint64_t needed = std::min<std::uint64_t>(kChunkBytes, bytes);
+    scratch.resize(std::max(scratch.size(), static_cast<std::size_t>(needed)));
+  }
   Hasher128 hasher;
   for (std::uint64_t done = 0; done < bytes;) {
     const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, bytes - done));
@@ -250,7 +254,7 @@ Status read_pieces(
   if (!order) {
     return order.status().context(path.string());
   }
-  std::vector<std::byte> scratch(kChunkBytes);
+  std::vector<std::byte> scratch;
   for (const std::size_t index : *order) {
     MUSTER_RETURN_IF_ERROR(read_piece(file, record.pieces[index], target(index), scratch, count)
                                .context(path.string()));
