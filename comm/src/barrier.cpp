@@ -40,7 +40,7 @@ Barrier::Barrier(
   // With a core for each rank a peer arrives while we spin. With fewer, it can only arrive when we
   // give up our core.
   const bool has_cores = members_.size() <= std::max(1U, std::thread::hardware_concurrency());
-  pause_count_ = has_cores ? 1000 : 20;
+  pause_count_ = has_cores ? 300 : 20;
   yield_count_ = has_cores ? 2 : 8;
 }
 

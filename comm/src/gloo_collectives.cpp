@@ -62,13 +62,13 @@ Status GlooCommunicator::all_reduce_bytes(
     options.setTag(tag_of(frame.record));
     options.setTimeout(gloo_timeout(deadline));
     // The ring cuts between elements, so it must know their size.
-    const auto combine_into = [dtype, op](void* to, const void* a, const void* b, std::size_t n) {
-      if (to != a) {
-        std::memcpy(to, a, n * size_bytes(dtype));
-      }
-      combine(to, b, n, dtype, op);
+    const auto combine = [dtype, op](void* to, const void* a, const void* b, std::size_t n) {
+      const std::byte* sources[] = {
+          static_cast<const std::byte*>(a), static_cast<const std::byte*>(b)};
+      auto* output = static_cast<std::byte*>(to);
+      reduce_in_order(sources, n * size_bytes(dtype), dtype, op, std::span{&output, 1});
     };
-    options.setReduceFunction(combine_into);
+    options.setReduceFunction(combine);
     switch (size_bytes(dtype)) {
       case 8:
         options.setOutput(static_cast<std::uint64_t*>(data), count);
@@ -115,26 +115,35 @@ Status GlooCommunicator::reduce_scatter_bytes(
   return {};
 }
 
+// Kept between calls: fresh pages would cost more than the reduction.
+std::byte* GlooCommunicator::scratch(std::size_t size) {
+  if (size > scratch_size_ || scratch_ == nullptr) {
+    scratch_ = std::make_unique_for_overwrite<std::byte[]>(std::max<std::size_t>(size, 1));
+    scratch_size_ = size;
+  }
+  return scratch_.get();
+}
+
 // Everybody sends each part to its owner, who reduces in rank order: half the bytes of a full
 // all_reduce, and the same result as on one host.
 Status GlooCommunicator::reduce_parts(
     std::byte* data, std::span<const std::size_t> counts, Deadline deadline) {
   const CallRecord& call = own().record;
   const std::size_t part = counts[self_] * size_bytes(call.dtype);
-  std::vector<std::byte> received(std::max<std::size_t>(part * size_, 1));
+  std::byte* received = scratch(part * size_);
   MUSTER_RETURN_IF_ERROR(guarded(deadline, [&] {
     gloo::AlltoallvOptions options{mesh_.context};
     options.setTag(tag_of(call));
     options.setTimeout(gloo_timeout(deadline));
     options.setInput(reinterpret_cast<char*>(data), bytes_per_rank(counts, call.dtype));
     options.setOutput(
-        reinterpret_cast<char*>(received.data()),
+        reinterpret_cast<char*>(received),
         std::vector<std::int64_t>(size_, static_cast<std::int64_t>(part)));
     gloo::alltoallv(options);
   }));
   std::vector<const std::byte*> sources;
   for (std::size_t r = 0; r < size_; ++r) {
-    sources.push_back(received.data() + r * part);
+    sources.push_back(received + r * part);
   }
   std::byte* output = data + begin_bytes(counts, self_, call.dtype);
   reduce_in_order(sources, part, call.dtype, call.op, std::span{&output, 1});

@@ -90,6 +90,7 @@ class GlooCommunicator final : public Communicator {
   // gloo_collectives.cpp: data that did not fit into the frames.
   [[nodiscard]] Status reduce_parts(
       std::byte* data, std::span<const std::size_t> counts, Deadline deadline);
+  [[nodiscard]] std::byte* scratch(std::size_t size);
   [[nodiscard]] Status gather_parts(
       std::byte* data, std::span<const std::size_t> counts, Deadline deadline);
   [[nodiscard]] Status exchange_parts(const std::byte* send, std::byte* receive, Deadline deadline);
@@ -109,6 +110,8 @@ class GlooCommunicator final : public Communicator {
   std::vector<Frame> frames_;   // frames_[r]: of rank r, for the call in progress.
   std::vector<bool> has_come_;  // Whose frame of the call in progress has arrived.
   std::vector<std::unique_ptr<std::byte, AlignedDelete>> allocations_;
+  std::unique_ptr<std::byte[]> scratch_;
+  std::size_t scratch_size_{0};
 };
 
 }  // namespace muster::comm

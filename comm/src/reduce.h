@@ -8,12 +8,9 @@
 
 namespace muster::comm {
 
-// into[i] = into[i] op from[i]. The buffers must not overlap.
-void combine(void* into, const void* from, std::size_t count, DType dtype, ReduceOp op);
-
-// Reduces sources[0][i] op sources[1][i] op ... from left to right and stores the result in every
-// output. `bytes` is a multiple of the element size. An output may be one of the sources, at the
-// same address; else they must not overlap.
+// Stores sources[0][i] op sources[1][i] op ..., combined from left to right, in every output: the
+// same bits on every machine, whatever vector width it has. `bytes` is a multiple of the element
+// size. An output may be one of the sources, at the same address; else they must not overlap.
 void reduce_in_order(
     std::span<const std::byte* const> sources,
     std::size_t bytes,

@@ -15,7 +15,7 @@ namespace muster::comm {
 
 inline constexpr std::size_t kGroupMax = 64;  // The world and the sub-groups alive at one time.
 inline constexpr std::size_t kReasonBytes = 1024;
-inline constexpr std::size_t kStagingBytes = std::size_t{1} << 20;  // Per rank and group.
+inline constexpr std::size_t kStagingBytes = std::size_t{4} << 20;  // Per rank and group.
 
 // Records and inline data alternate between two places: a rank that is already in the next call
 // does not disturb a peer that still reads this one, and nobody can be two calls ahead.

@@ -3,6 +3,7 @@
 
 #include <muster/comm/communicator.h>
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,11 +25,14 @@ struct ConnectOptions {
   std::string gloo_interface{"lo"};
 };
 
-// Processes of one host over shared memory (memfd; nothing is left behind when ranks die).
+// Processes of one host and one user over shared memory (memfd; nothing is left behind when ranks
+// die), at most 128 ranks. All ranks give the same size and heap_bytes_per_rank.
 [[nodiscard]] Expected<std::unique_ptr<Communicator>> connect_shm(
     const ConnectOptions& options, Deadline deadline);
 
-// Hosts of a network over Gloo's TCP transport. kUnimplemented where the build has no Gloo.
+// Hosts of a network over Gloo's TCP transport, at most 128 ranks. kUnimplemented where the build
+// has no Gloo. Sets SIGPIPE to ignored when nobody handles it: a dead peer must be an error, not a
+// signal.
 [[nodiscard]] Expected<std::unique_ptr<Communicator>> connect_gloo(
     const ConnectOptions& options, Deadline deadline);
 
@@ -37,7 +41,8 @@ struct ConnectOptions {
 [[nodiscard]] bool nccl_is_available();
 
 // Reads RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_PORT, MUSTER_RUN_ID, MUSTER_GENERATION and
-// MUSTER_COMM (shm | gloo; default shm when LOCAL_WORLD_SIZE = WORLD_SIZE, else gloo). Without RANK
+// MUSTER_COMM (shm | gloo; default shm when LOCAL_WORLD_SIZE = WORLD_SIZE, else gloo); gloo also
+// reads MUSTER_GLOO_STORE (the shared folder) and MUSTER_GLOO_INTERFACE (default lo). Without RANK
 // it is a world of one. A missing or unusable variable is kInvalidArgument and named.
 [[nodiscard]] Expected<std::unique_ptr<Communicator>> connect_from_environment(Deadline deadline);
 
