@@ -242,6 +242,10 @@ bool FakeCollector::greet(Client& client, const wire::Hello& hello) {
 
 void FakeCollector::store(Client& client, std::uint64_t seq, wire::Message message) {
   Received& received = state_[client.rank];
+  if (!behaviour_.stores) {
+    ++received.forgotten;
+    return;
+  }
   if (!received.by_seq.emplace(seq, std::move(message)).second) {
     ++received.duplicates;
   }

@@ -25,6 +25,7 @@ class FakeCollector {
     std::int64_t epoch{1};
     bool reads{true};
     bool acks{true};
+    bool stores{true};          // false: forgets what it is told, like one that dies uncommitted.
     std::string refusal;        // Not empty: answers every Hello with a Goodbye, retry = false.
     bool acks_nonsense{false};  // Acknowledges what was never sent.
   };
@@ -33,6 +34,7 @@ class FakeCollector {
   struct Received {
     std::map<std::uint64_t, wire::Message> by_seq;  // Each frame of a batch on its own.
     std::uint64_t duplicates{0};
+    std::uint64_t forgotten{0};
     std::uint64_t hellos{0};
     std::uint64_t schemas{0};
     bool said_goodbye{false};

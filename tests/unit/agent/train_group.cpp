@@ -99,6 +99,9 @@ Status train_rank(
   result.trainer_tensor.assign(5, 0.0F);
   trainer.tensors = {{"bias_state", result.trainer_tensor}};
   trainer.values["cursor"] = "0";
+  trainer.on_verdict = [&result](const Verdict& verdict, const ReducedLanes& lanes) {
+    result.trainer_tensor[3] += static_cast<float>(lanes.expert_counts[0][2] + verdict.loss);
+  };
   MUSTER_RETURN_IF_ERROR(agent->restore(trainer));
   result.first_step = agent->step();
   while (result.ending == Ending::kContinue) {

@@ -116,12 +116,14 @@ TEST_F(Uplinks, DeliversEveryStepOnceAndSaysGoodbye) {
 }
 
 TEST_F(Uplinks, UnackedFramesAreSentAgainAfterARestartOfTheCollector) {
-  FakeCollector::Behaviour silent;
-  silent.acks = false;
-  collector_.start(silent);
+  FakeCollector::Behaviour forgetful;
+  forgetful.acks = false;
+  forgetful.stores = false;
+  collector_.start(forgetful);
   start_uplink();
   publish_all(0, 50);
-  ASSERT_TRUE(wait_for_seq(50));
+  ASSERT_TRUE(collector_.wait(
+      [](const auto& state) { return state.contains(0) && state.at(0).forgotten == 50; }));
   collector_.stop();
   publish_all(50, 80);
   FakeCollector::Behaviour next;
@@ -131,6 +133,21 @@ TEST_F(Uplinks, UnackedFramesAreSentAgainAfterARestartOfTheCollector) {
   telemetry_.reset();
   expect_each_step_once(120);
   EXPECT_GE(collector_.state().at(0).hellos, 2U);
+}
+
+TEST_F(Uplinks, FramesStoredButNotAckedAreNotDoubled) {
+  FakeCollector::Behaviour silent;
+  silent.acks = false;
+  collector_.start(silent);
+  start_uplink();
+  publish_all(0, 50);
+  ASSERT_TRUE(wait_for_seq(50));
+  collector_.stop();
+  collector_.start({});
+  publish_all(50, 60);
+  telemetry_.reset();
+  expect_each_step_once(60);
+  EXPECT_EQ(collector_.state().at(0).duplicates, 0U);
 }
 
 TEST_F(Uplinks, NothingIsDoubledOverManyRestarts) {
