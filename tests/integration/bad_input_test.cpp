@@ -69,7 +69,8 @@ TEST_F(BadInput, MissingDataFileIsNamed) {
 }
 
 TEST_F(BadInput, UnreadablePolicyIsNamedWithItsLine) {
-  std::ofstream(folder_ / "policy.yaml") << "rules:\n  - finding: nonfinite\n    action: explode\n";
+  std::ofstream(folder_ / "policy.yaml")
+      << "version: 1\nrules:\n  - name: r\n    finding: nonfinite\n    actions: [explode]\n";
   expect_refused(
       run(
           {muster_program(),
@@ -82,7 +83,7 @@ TEST_F(BadInput, UnreadablePolicyIsNamedWithItsLine) {
            "127.0.0.1:0",
            "--policy",
            folder_ / "policy.yaml"}),
-      {"policy.yaml", "explode"});
+      {"policy.yaml:5", "explode"});
 }
 
 TEST_F(BadInput, PortInUseIsNamed) {
@@ -123,11 +124,10 @@ TEST_F(BadInput, PortInUseIsNamed) {
 TEST_F(BadInput, DatabaseOfANewerVersionIsRefusedAndUntouched) {
   const std::string path = folder_ / "newer.db";
   sqlite3* database = nullptr;
+  { CollectorProcess made_by_us(path); }
   ASSERT_EQ(sqlite3_open(path.c_str(), &database), SQLITE_OK);
   ASSERT_EQ(
-      sqlite3_exec(
-          database, "CREATE TABLE t(x); PRAGMA user_version = 9999;", nullptr, nullptr, nullptr),
-      SQLITE_OK);
+      sqlite3_exec(database, "PRAGMA user_version = 9999;", nullptr, nullptr, nullptr), SQLITE_OK);
   sqlite3_close(database);
   const std::string before = read_file(path).value_or("");
   expect_refused(

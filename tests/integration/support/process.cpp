@@ -86,6 +86,9 @@ std::optional<int> Process::wait(Deadline deadline) {
   int status = 0;
   MUSTER_CHECK(::waitpid(pid_, &status, 0) == pid_, "waitpid");
   exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  // The last words may still be in the pipe; a grandchild that holds it open is not waited for.
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::seconds{2}, [&] { return closed_; });
   return exit_code_;
 }
 
