@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/build.sh PRESET [TARGET...]: configures once and builds, with one line per stage.
+# scripts/build.sh PRESET [TARGET...]: configures when needed and builds, with one line per stage.
 # Compiler output goes to build/<preset>.log and is shown only when something fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,23 +15,28 @@ fail() {
   exit 1
 }
 
-if [ ! -f "build/$preset/build.ninja" ]; then
+compile() {
+  if [ ! -t 1 ]; then
+    cmake --build "build/$preset" "${targets[@]}" >"$log" 2>&1
+    return
+  fi
+  # Ninja's status line is the progress on a terminal; elsewhere one line is enough.
+  NINJA_STATUS='build: %f/%t files ' cmake --build "build/$preset" "${targets[@]}" 2>&1 | tee "$log" |
+    awk '/^build: / { printf "\r\033[K%.70s", $0; fflush() } END { printf "\r\033[K" }'
+}
+
+# What the set-up installed since the last time may be found now: Chromium, npm, a library.
+configured=build/$preset/.configured
+if [ ! -f "$configured" ] || [ build/setup.log -nt "$configured" ]; then
   echo "build: configuring build/$preset"
   cmake --preset "$preset" >"$log" 2>&1 || fail configure
+  touch "$configured"
 fi
 targets=()
 for target in "$@"; do
   targets+=(--target "$target")
 done
 started=$SECONDS
-# Ninja's status line is the progress on a terminal; elsewhere one line is enough.
 echo "build: compiling ${*:-everything} (preset $preset, log: $log)"
-if [ -t 1 ]; then
-  NINJA_STATUS='build: %f/%t files ' cmake --build "build/$preset" "${targets[@]}" 2>&1 | tee "$log" |
-    awk '/^build: / { printf "\r\033[K%.70s", $0; fflush() }' || true
-  printf '\r\033[K'
-  [ "${PIPESTATUS[0]}" = 0 ] || fail compile
-else
-  cmake --build "build/$preset" "${targets[@]}" >"$log" 2>&1 || fail compile
-fi
+compile || fail compile
 echo "build: done in $((SECONDS - started)) s"

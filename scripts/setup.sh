@@ -5,7 +5,8 @@
 #   scripts/setup.sh test      the above plus Chromium           (make test)
 #   scripts/setup.sh lint      the above plus clang-format/tidy  (make lint, make format)
 #
-# Every stage prints one line. A stamp under build/ makes a second call return at once.
+# Every stage prints one line, and what is already there costs well under a second. Builds look at
+# the time of build/setup.log, written only when something was installed, and configure again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,10 +28,15 @@ command -v npm >/dev/null 2>&1 || packages+=(nodejs npm)
 log=build/setup.log
 mkdir -p build
 
-missing=()
-for package in "${packages[@]}"; do
-  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
-done
+fail() {  # $1 = what failed, $2 = what to do about it
+  tail -n 5 "$log" >&2
+  echo "setup: $1; $log says why. $2, then run the same command again." >&2
+  exit 1
+}
+
+mapfile -t missing < <(comm -23 <(printf '%s\n' "${packages[@]}" | sort) \
+  <(dpkg-query -W -f='${db:Status-Status} ${Package}\n' "${packages[@]}" 2>/dev/null |
+    sed -n 's/^installed //p' | sort))
 if [ ${#missing[@]} -gt 0 ]; then
   sudo=()
   if [ "$(id -u)" -ne 0 ]; then
@@ -41,30 +47,24 @@ if [ ${#missing[@]} -gt 0 ]; then
     }
     sudo=(sudo)
   fi
-  echo "setup: installing ${#missing[@]} Debian packages (log: $log)"
-  export DEBIAN_FRONTEND=noninteractive
+  echo "setup: installing ${#missing[@]} Debian packages, a few minutes (log: $log)"
+  # A source that does not answer is no reason to stop: what counts is whether the packages come.
   {
-    "${sudo[@]}" apt-get update -qq
-    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
-  } >>"$log" 2>&1 || {
-    tail -n 5 "$log" >&2
-    echo "setup: apt-get failed; the full log is $log" >&2
-    exit 1
-  }
+    "${sudo[@]}" apt-get update -qq || true
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+      --no-install-recommends -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "${missing[@]}"
+  } </dev/null >>"$log" 2>&1 ||
+    fail "apt-get could not install ${#missing[@]} Debian packages" "Check the network and apt's sources"
 fi
 
 npm_install() {  # $1 = folder with a package-lock.json
   local folder=$1
-  [ -f "$folder/package-lock.json" ] || return 0
   local stamp="$folder/node_modules/.muster-stamp" want
   want=$(sha256sum "$folder/package-lock.json" | cut -d' ' -f1)
   [ "$(cat "$stamp" 2>/dev/null)" = "$want" ] && return 0
   echo "setup: npm packages of $folder"
-  (cd "$folder" && npm ci --no-audit --no-fund --loglevel=error) >>"$log" 2>&1 || {
-    tail -n 5 "$log" >&2
-    echo "setup: npm ci failed in $folder; the full log is $log" >&2
-    exit 1
-  }
+  (cd "$folder" && npm ci --no-audit --no-fund --loglevel=error) </dev/null >>"$log" 2>&1 ||
+    fail "npm could not install the packages of $folder" "Check that npm reaches its registry (npm ping)"
   echo "$want" >"$stamp"
 }
 npm_install dashboard/web
