@@ -8,10 +8,10 @@
 namespace muster::agent {
 
 // All ranks learn whether every rank succeeded, so that none waits for one that gave up.
-Status Runtime::agree_on(const Status& mine, const std::string& what) {
+Status Runtime::agree_on(const Status& mine, const std::string& what, Deadline limit) {
   std::array<double, 1> failed{mine.ok() ? 0.0 : 1.0};
   const Status told =
-      parts_.world.all_reduce(std::span<double>{failed}, comm::ReduceOp::kMax, deadline());
+      parts_.world.all_reduce(std::span<double>{failed}, comm::ReduceOp::kMax, limit);
   if (!mine.ok()) {
     return mine.context(what);
   }
@@ -24,7 +24,7 @@ Status Runtime::restore(TrainerState& trainer) {
     return {};
   }
   const std::string what = "resuming from " + parts_.options.resume_from.string();
-  MUSTER_RETURN_IF_ERROR(agree_on(restore_here(trainer), what));
+  MUSTER_RETURN_IF_ERROR(agree_on(restore_here(trainer), what, deadline()));
   const auto step = static_cast<double>(state_.step);
   std::array<double, 2> range{step, -step};
   MUSTER_RETURN_IF_ERROR(
@@ -52,6 +52,8 @@ Status Runtime::restore_here(TrainerState& trainer) {
       const RestoredState restored, distribute_state(loaded, parts_.optimizer, trainer));
   state_ = restored.shared;
   resumed_from_ = loaded.generation.value();
+  const std::int64_t total = parts_.options.total_steps;
+  ending_ = total > 0 && state_.step >= total ? Ending::kFinished : Ending::kContinue;
   if (parts_.telemetry != nullptr) {
     parts_.telemetry->restored(restored.known_epoch, state_.last_applied_command);
   }
@@ -65,7 +67,11 @@ Status Runtime::finish() {
     Status mine = parts_.saver->wait(limit.remaining());
     tell_save_outcomes();
     mine = mine.ok() ? parts_.saver->last_result() : mine;
-    saved = agree_on(mine, "the last checkpoint");
+    // Rank 0 alone has the commit to wait for; the others stay as long as it may.
+    saved = agree_on(
+        mine,
+        "the last checkpoint",
+        Deadline::after(limit.remaining() + parts_.options.collective_timeout));
   }
   if (speaks_for_the_job()) {
     emit(ended_event(state_.step - 1, ending_, saved));

@@ -15,7 +15,8 @@ namespace {
 constexpr std::size_t kTokenBytesMax = 4096;
 
 std::optional<std::string> variable(const char* name) {
-  const char* value = std::getenv(name);
+  // Nothing in muster writes the environment while a second thread is there to read it.
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
   return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>{value};
 }
 
@@ -77,6 +78,12 @@ Expected<AgentOptions> AgentOptions::from_environment() {
   AgentOptions options;
   MUSTER_RETURN_IF_ERROR(read_identity(options));
   MUSTER_ASSIGN_OR_RETURN(options.token, read_token());
+  constexpr std::int64_t kDay = 24 * 60 * 60;
+  const std::int64_t fallback =
+      std::chrono::duration_cast<std::chrono::seconds>(options.collective_timeout).count();
+  MUSTER_ASSIGN_OR_RETURN(
+      const std::int64_t timeout, integer("MUSTER_COLLECTIVE_TIMEOUT", fallback, 1, kDay));
+  options.collective_timeout = std::chrono::seconds{timeout};
   options.collector = variable("MUSTER_COLLECTOR").value_or("");
   options.checkpoint_root = variable("MUSTER_CHECKPOINT_ROOT").value_or("");
   options.resume_from = variable("MUSTER_RESUME_FROM").value_or("");

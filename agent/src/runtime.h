@@ -82,7 +82,7 @@ class Runtime final : public Agent {
 
   // finish.cpp
   [[nodiscard]] Status restore_here(TrainerState& trainer);
-  [[nodiscard]] Status agree_on(const Status& mine, const std::string& what);
+  [[nodiscard]] Status agree_on(const Status& mine, const std::string& what, Deadline limit);
   [[nodiscard]] Status settle_last_checkpoint(Deadline limit);
   [[nodiscard]] Expected<bool> settle_once(bool expired);
 

@@ -267,6 +267,28 @@ TEST(Preemption, FirstSignalEndsAllRanksAfterTheStep) {
   }
 }
 
+TEST(Preemption, SignalBeforeTheAgentExistsIsHeldForIt) {
+  hold_preemption_signals();
+  ::raise(SIGTERM);
+  GroupOptions options;
+  options.on_step = [](StepContext& context) { raise_at_step(context, 0, 0); };
+  for (const RankResult& result : train(options)) {
+    EXPECT_TRUE(result.status.ok()) << result.status.to_string();
+    EXPECT_EQ(result.ending, Ending::kPreempted);
+    EXPECT_EQ(result.verdicts.size(), 1U);
+  }
+}
+
+TEST(PreemptionDeathTest, SecondSignalBeforeTheAgentExistsExitsAtOnce) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto impatient = [] {
+    hold_preemption_signals();
+    ::raise(SIGTERM);
+    ::raise(SIGTERM);
+  };
+  EXPECT_EXIT(impatient(), testing::ExitedWithCode(128 + SIGTERM), "");
+}
+
 TEST(PreemptionDeathTest, SecondSignalExitsAtOnce) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   GroupOptions options;

@@ -44,7 +44,8 @@ class Environment : public testing::Test {
           "MUSTER_TOKEN_FILE",
           "MUSTER_RESUME_FROM",
           "MUSTER_CHECKPOINT_ROOT",
-          "MUSTER_SPOOL"}) {
+          "MUSTER_SPOOL",
+          "MUSTER_COLLECTIVE_TIMEOUT"}) {
       ::unsetenv(name);
     }
   }
@@ -83,6 +84,17 @@ TEST_F(Environment, ReadsWhatTheLauncherSets) {
   EXPECT_EQ(options->resume_from, "/checkpoints/step-3.gen-6");
   EXPECT_EQ(options->checkpoint_root, "/checkpoints");
   EXPECT_EQ(options->spool_directory, "/spool");
+}
+
+TEST_F(Environment, CollectiveTimeoutIsInWholeSeconds) {
+  set("MUSTER_COLLECTIVE_TIMEOUT", "7");
+  const auto options = AgentOptions::from_environment();
+  ASSERT_TRUE(options.ok()) << options.status().to_string();
+  EXPECT_EQ(options->collective_timeout, std::chrono::seconds{7});
+  for (const char* bad : {"0", "-1", "1.5", "soon"}) {
+    set("MUSTER_COLLECTIVE_TIMEOUT", bad);
+    expect_refused("MUSTER_COLLECTIVE_TIMEOUT");
+  }
 }
 
 TEST_F(Environment, NamesTheVariableThatDoesNotParse) {

@@ -69,8 +69,9 @@ struct AgentOptions {
   const Clock* clock{nullptr};  // null: the system's; tests hand in their own
 
   // RANK, WORLD_SIZE, MUSTER_RUN_ID, MUSTER_GENERATION, MUSTER_INCARNATION, MUSTER_COLLECTOR,
-  // MUSTER_TOKEN_FILE, MUSTER_RESUME_FROM, MUSTER_CHECKPOINT_ROOT, MUSTER_SPOOL. A variable that
-  // does not parse is kInvalidArgument and named. Without RANK: a world of one, run "local".
+  // MUSTER_TOKEN_FILE, MUSTER_RESUME_FROM, MUSTER_CHECKPOINT_ROOT, MUSTER_SPOOL,
+  // MUSTER_COLLECTIVE_TIMEOUT (whole seconds). A variable that does not parse is kInvalidArgument
+  // and named. Without RANK: a world of one, run "local".
   [[nodiscard]] static Expected<AgentOptions> from_environment();
 };
 
@@ -92,9 +93,9 @@ struct TrainerState {
 
   std::vector<Tensor> tensors;
 
-  // Called inside end_step, after the update and before a checkpoint of the step is taken: the place
-  // (the only one) to change `tensors` from reduced lanes, e.g. a router bias from expert counts, so
-  // that a restart does not miss the change. May be empty.
+  // Called inside end_step, after the update and before a checkpoint of the step is taken: the
+  // place (the only one) to change `tensors` from reduced lanes, e.g. a router bias from expert
+  // counts, so that a restart does not miss the change. May be empty.
   std::function<void(const Verdict& verdict, const ReducedLanes& lanes)> on_verdict;
 };
 
@@ -119,7 +120,9 @@ class Agent {
   // parameters, optimizer and `trainer` are as they were after the step that saved them.
   [[nodiscard]] virtual Status restore(TrainerState& trainer) = 0;
 
-  // Index of the step to run next (0 at a fresh start).
+  // Index of the step to run next (0 at a fresh start). total_steps when the restored checkpoint is
+  // the run's last, as after a crash between its commit and the end of the process: nothing is left
+  // to run then, so loop while step() < total_steps and call finish().
   [[nodiscard]] virtual std::int64_t step() const = 0;
 
   // --- inside a step ---
@@ -186,8 +189,14 @@ inline constexpr int kExitPreempted = 75;
 inline constexpr int kExitRollback = 85;
 inline constexpr int kExitNeverRestart = 93;
 
-// Installs SIGTERM and SIGINT handlers that call request_preemption; a second signal exits at once
-// with 128 + signal. Ignores SIGPIPE.
+// Call it first in main: from here on a SIGTERM or SIGINT does not end the process but waits for
+// install_preemption_handlers, so that a rank that is still starting leaves together with the
+// others. A second signal exits at once with 128 + signal. Ignores SIGPIPE.
+void hold_preemption_signals();
+
+// Installs SIGTERM and SIGINT handlers that call request_preemption (at once, when a signal was
+// held back); a second signal exits at once with 128 + signal. Ignores SIGPIPE. When the agent is
+// gone, a signal exits at once.
 void install_preemption_handlers(Agent& agent);
 
 }  // namespace muster::agent
