@@ -18,20 +18,20 @@ static Expected<agent::Ending> train() {
   agent::install_preemption_handlers(*agent);
   agent::TrainerState state;  // data cursors and RNG counters: they come back after a restart
   MUSTER_RETURN_IF_ERROR(agent->restore(state));
-  while (true) {
+  auto ending = agent::Ending::kContinue;
+  while (ending == agent::Ending::kContinue && agent->step() < settings.total_steps) {
     agent->begin_step();
     double loss = 0;  // forward and backward: every element wants to be 1
-    for (auto& parameter : optimizer->parameters()) {
+    for (auto& parameter : optimizer->parameters())
       for (std::size_t i = 0; i < parameter.value.size(); ++i) {
         parameter.gradient[i] += parameter.value[i] - 1.0F;
         loss += 0.5 * (parameter.value[i] - 1.0F) * (parameter.value[i] - 1.0F);
       }
-    }
     MUSTER_ASSIGN_OR_RETURN(const auto verdict, agent->end_step(loss, 1, state));
-    if (verdict.ending == agent::Ending::kContinue) continue;
-    std::printf("step %ld: loss %.4f\n", static_cast<long>(agent->step()), verdict.loss);
-    return agent->finish().ok() ? Expected{verdict.ending} : aborted("the last checkpoint was lost");
+    if (agent->step() % 50 == 0) std::printf("step %ld: loss %.4f\n", static_cast<long>(agent->step()), verdict.loss);
+    ending = verdict.ending;
   }
+  return agent->finish().ok() ? Expected{ending} : aborted("the last checkpoint was lost");
 }
 int main() {
   const auto ending = train();

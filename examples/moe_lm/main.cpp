@@ -21,6 +21,21 @@ int fail(int rank, const Status& status) {
   return 1;
 }
 
+// A set-up that is wrong now is wrong after every restart; a peer, a disk or a damaged checkpoint
+// may not be.
+int fail_start(int rank, const Status& status) {
+  fail(rank, status);
+  switch (status.code()) {
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kFailedPrecondition:
+    case StatusCode::kVersionMismatch:
+    case StatusCode::kUnimplemented:
+      return agent::kExitNeverRestart;
+    default:
+      return 1;
+  }
+}
+
 int exit_code(agent::Ending ending) {
   return ending == agent::Ending::kPreempted ? agent::kExitPreempted : agent::kExitDone;
 }
@@ -28,7 +43,7 @@ int exit_code(agent::Ending ending) {
 int run(TrainOptions options) {
   auto agent_options = agent::AgentOptions::from_environment();
   if (!agent_options) {
-    return fail(0, agent_options.status());
+    return fail_start(0, agent_options.status());
   }
   const int rank = agent_options->identity.rank.value();
   choose_ep_size(options, agent_options->world_size);
@@ -43,13 +58,17 @@ int run(TrainOptions options) {
   }
   auto world = comm::connect_from_environment(Deadline::after(agent_options->collective_timeout));
   if (!world) {
-    return fail(rank, world.status());
+    return fail_start(rank, world.status());
   }
   TrainSetup setup{
       std::move(options), std::move(*agent_options), &*text, &std::cout, [](agent::Agent& agent) {
         agent::install_preemption_handlers(agent);
       }};
-  const auto result = train(**world, setup);
+  const auto loop = TrainingLoop::start(**world, std::move(setup));
+  if (!loop) {
+    return fail_start(rank, loop.status());
+  }
+  const auto result = run_to_end(**loop);
   return result ? exit_code(result->ending) : fail(rank, result.status());
 }
 
@@ -57,6 +76,7 @@ int run(TrainOptions options) {
 }  // namespace muster::moe_lm
 
 int main(int argc, char** argv) {
+  muster::agent::hold_preemption_signals();
   auto line = muster::moe_lm::parse_command_line(argc, argv);
   return line.exit_code ? *line.exit_code : muster::moe_lm::run(std::move(line.options));
 }

@@ -42,6 +42,7 @@ void add_training_flags(CLI::App& app, TrainOptions& options) {
 
 struct FaultTexts {
   std::string nan;
+  std::string nan_forward;
   std::string kill;
 };
 
@@ -60,6 +61,11 @@ void add_run_flags(CLI::App& app, TrainOptions& options, FaultTexts& faults) {
   app.add_option("--log-loss", options.log_loss, "write step,loss lines to this file (rank 0)");
   app.add_option("--dump-params", options.dump_params, "write the final parameters to FILE.rank-R");
   app.add_option("--inject-nan", faults.nan, "make a gradient NaN there, in the first launch only")
+      ->check(kFaultFormat);
+  app.add_option(
+         "--inject-nan-forward",
+         faults.nan_forward,
+         "the same with an activation of the first layer")
       ->check(kFaultFormat);
   app.add_option("--inject-kill", faults.kill, "kill -9 that rank there, in the first launch only")
       ->check(kFaultFormat);
@@ -89,6 +95,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     return line;
   }
   line.options.inject_nan = parse_fault_point(faults.nan);
+  line.options.inject_nan_forward = parse_fault_point(faults.nan_forward);
   line.options.inject_kill = parse_fault_point(faults.kill);
   return line;
 }

@@ -88,9 +88,18 @@ Status validate(const TrainOptions& options, int world_size) {
       "--top-k " + std::to_string(model.top_k) + " is more than --experts " +
           std::to_string(model.experts)));
   MUSTER_RETURN_IF_ERROR(require(
-      std::isfinite(options.learning_rate) && options.learning_rate > 0, "--lr must be above 0"));
+      std::isfinite(options.learning_rate) && options.learning_rate > 0,
+      "--lr must be a number above 0"));
+  MUSTER_RETURN_IF_ERROR(require(
+      std::isfinite(options.qk_clip_tau) && options.qk_clip_tau >= 0,
+      "--qk-clip-tau must be 0 (off) or more"));
+  MUSTER_RETURN_IF_ERROR(require(
+      options.checkpoint_interval >= 0,
+      "--checkpoint-interval must be 0 (only on command) or more"));
   MUSTER_RETURN_IF_ERROR(validate_world(options, world_size));
   MUSTER_RETURN_IF_ERROR(validate_fault("--inject-nan", options.inject_nan, world_size));
+  MUSTER_RETURN_IF_ERROR(
+      validate_fault("--inject-nan-forward", options.inject_nan_forward, world_size));
   return validate_fault("--inject-kill", options.inject_kill, world_size);
 }
 

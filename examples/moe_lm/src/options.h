@@ -44,7 +44,8 @@ struct TrainOptions {
   double qk_clip_tau{0};
   double bias_rate{1e-3};  // step of the router bias that balances expert load
   std::int64_t checkpoint_interval{0};
-  std::optional<FaultPoint> inject_nan;
+  std::optional<FaultPoint> inject_nan;          // in a gradient
+  std::optional<FaultPoint> inject_nan_forward;  // in the activations
   std::optional<FaultPoint> inject_kill;
   std::optional<std::int64_t> leave_out_batch;
   std::filesystem::path dump_params;

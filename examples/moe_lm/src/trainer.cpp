@@ -13,6 +13,7 @@
 #include <limits>
 #include <memory>
 #include <ostream>
+#include <utility>
 
 namespace muster::moe_lm {
 namespace {
@@ -32,12 +33,15 @@ class Trainer final : public TrainingLoop {
 
   [[nodiscard]] agent::Agent& agent() override { return *agent_; }
 
+  [[nodiscard]] bool done() const override { return result_.ending != agent::Ending::kContinue; }
+
  private:
   Status create_optimizer();
   Status join_agent();
   Status take_up();
   Status open_loss_log();
   Expected<double> forward_backward(std::int64_t batch_index);
+  Expected<double> forward(const Batch& batch);
   void skip_left_out_batch();
   void inject_kill() const;
   void inject_nan();
@@ -46,6 +50,7 @@ class Trainer final : public TrainingLoop {
 
   [[nodiscard]] bool hits(const std::optional<FaultPoint>& fault) const;
   [[nodiscard]] std::int64_t tokens_per_rank() const;
+  [[nodiscard]] std::int64_t total_steps() const;
 
   comm::Communicator& world_;
   const TrainSetup setup_;
@@ -89,12 +94,7 @@ Status Trainer::join_agent() {
   agent::AgentOptions agent_options = setup_.agent;
   agent_options.checkpoint_interval = options_.checkpoint_interval;
   agent_options.qk_clip_threshold = options_.qk_clip_tau;
-  agent_options.total_steps = options_.steps;
-  const bool leaves_one_out =
-      options_.leave_out_batch && *options_.leave_out_batch < options_.steps;
-  if (leaves_one_out) {
-    agent_options.total_steps -= 1;
-  }
+  agent_options.total_steps = total_steps();
   MUSTER_ASSIGN_OR_RETURN(
       agent_,
       agent::Agent::join(
@@ -122,6 +122,9 @@ Status Trainer::take_up() {
   }
   source_ = {setup_.text, options_.seed, options_.batch, options_.model.sequence};
   result_.first_step = agent_->step();
+  if (result_.first_step >= total_steps()) {
+    result_.ending = agent::Ending::kFinished;
+  }
   return {};
 }
 
@@ -181,6 +184,26 @@ std::int64_t Trainer::tokens_per_rank() const {
   return options_.batch / world_.size() * options_.model.sequence;
 }
 
+std::int64_t Trainer::total_steps() const {
+  const bool leaves_one_out =
+      options_.leave_out_batch && *options_.leave_out_batch < options_.steps;
+  return options_.steps - (leaves_one_out ? 1 : 0);
+}
+
+Expected<double> Trainer::forward(const Batch& batch) {
+  const auto timer = agent_->time(Phase::kForward);
+  if (!hits(options_.inject_nan_forward)) {
+    return model_->forward(batch, *agent_);
+  }
+  // The parameter has its value back before anybody but this forward pass reads it.
+  const auto row = static_cast<std::size_t>(batch.tokens.front() * options_.model.d_model);
+  float& value = optimizer_->find("embedding")->value[row];
+  const float kept = std::exchange(value, std::numeric_limits<float>::quiet_NaN());
+  auto loss = model_->forward(batch, *agent_);
+  value = kept;
+  return loss;
+}
+
 Expected<double> Trainer::forward_backward(std::int64_t batch_index) {
   const std::int64_t per_rank = options_.batch / world_.size();
   const std::int64_t per_pass = per_rank / options_.micro_batches;
@@ -191,11 +214,8 @@ Expected<double> Trainer::forward_backward(std::int64_t batch_index) {
       const auto timer = agent_->time(Phase::kData);
       batch = source_.sequences(batch_index, world_.rank() * per_rank + pass * per_pass, per_pass);
     }
-    {
-      const auto timer = agent_->time(Phase::kForward);
-      MUSTER_ASSIGN_OR_RETURN(const double loss, model_->forward(batch, *agent_));
-      loss_sum += loss;
-    }
+    MUSTER_ASSIGN_OR_RETURN(const double loss, forward(batch));
+    loss_sum += loss;
     const auto timer = agent_->time(Phase::kBackward);
     MUSTER_RETURN_IF_ERROR(model_->backward(batch, *agent_));
   }
@@ -266,14 +286,16 @@ Expected<std::unique_ptr<TrainingLoop>> TrainingLoop::start(
   return Expected<std::unique_ptr<TrainingLoop>>{std::move(trainer)};
 }
 
+Expected<TrainResult> run_to_end(TrainingLoop& loop) {
+  while (!loop.done()) {
+    MUSTER_RETURN_IF_ERROR(loop.step().status());
+  }
+  return loop.finish();
+}
+
 Expected<TrainResult> train(comm::Communicator& world, TrainSetup setup) {
   MUSTER_ASSIGN_OR_RETURN(const auto loop, TrainingLoop::start(world, std::move(setup)));
-  auto ending = agent::Ending::kContinue;
-  while (ending == agent::Ending::kContinue) {
-    MUSTER_ASSIGN_OR_RETURN(const agent::Verdict verdict, loop->step());
-    ending = verdict.ending;
-  }
-  return loop->finish();
+  return run_to_end(*loop);
 }
 
 }  // namespace muster::moe_lm

@@ -48,9 +48,14 @@ class TrainingLoop {
   // After a step whose verdict ended the run.
   [[nodiscard]] virtual Expected<TrainResult> finish() = 0;
   [[nodiscard]] virtual agent::Agent& agent() = 0;
+  // The run has no step left: it ended, or the checkpoint it was taken up from is its last.
+  [[nodiscard]] virtual bool done() const = 0;
 };
 
-// start, step until the end, finish.
+// Steps until the run is done, then finish.
+[[nodiscard]] Expected<TrainResult> run_to_end(TrainingLoop& loop);
+
+// start and run_to_end.
 [[nodiscard]] Expected<TrainResult> train(comm::Communicator& world, TrainSetup setup);
 
 }  // namespace muster::moe_lm

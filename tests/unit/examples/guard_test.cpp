@@ -38,6 +38,15 @@ TEST(MoeLmGuard, ANanOnOneRankEndsLikeARunThatLeavesItsBatchOut) {
   EXPECT_NE(bits, final_bits(4, small_options()));
 }
 
+TEST(MoeLmGuard, ANanInTheActivationsOfOneRankEndsLikeARunThatLeavesItsBatchOut) {
+  TrainOptions hit = small_options();
+  hit.ep_size = 2;
+  TrainOptions spared = hit;
+  hit.inject_nan_forward = FaultPoint{3, 4};
+  spared.leave_out_batch = 4;
+  EXPECT_EQ(final_bits(4, hit), final_bits(4, spared));
+}
+
 TEST(MoeLmGuard, EveryRankSkipsTheStepOfTheNanAndNoOther) {
   TrainOptions options = small_options();
   options.inject_nan = FaultPoint{2, 4};
@@ -76,6 +85,27 @@ TEST(MoeLmGuard, AResumedRunEndsWithTheBitsOfAnUndisturbedOne) {
   };
   options.checkpoint_interval = 0;
   EXPECT_EQ(final_bits(4, options, resume), straight);
+}
+
+// A rank may die between the last commit and its exit: the next launch has nothing to add.
+TEST(MoeLmGuard, ARunThatHadEndedTrainsNoFurtherStep) {
+  const TemporaryFolder folder;
+  TrainOptions options = small_options();
+  options.ep_size = 2;
+  const std::string ended = final_bits(
+      4, options, [&](TrainSetup& setup) { setup.agent.checkpoint_root = folder.path(); });
+  const auto last = checkpoint::newest_verified(folder.path(), "test");
+  ASSERT_TRUE(last.ok()) << last.status().to_string();
+  const auto resume = [&](TrainSetup& setup) {
+    setup.agent.resume_from = last->path;
+    setup.agent.identity.generation = Generation{2};
+  };
+  EXPECT_EQ(final_bits(4, options, resume), ended);
+  for (const auto& result : run_job(4, options, resume)) {
+    ASSERT_TRUE(result.ok()) << result.status().to_string();
+    EXPECT_TRUE(result->losses.empty());
+    EXPECT_EQ(result->ending, agent::Ending::kFinished);
+  }
 }
 
 TEST(MoeLmGuard, RefusesATextShorterThanASequence) {

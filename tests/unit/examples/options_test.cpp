@@ -70,6 +70,15 @@ TEST(MoeLmOptions, RefusesAFaultOnARankThatIsNotThere) {
   EXPECT_THAT(refusal(options, 4), HasSubstr("--inject-kill names rank 4"));
 }
 
+TEST(MoeLmOptions, RefusesNumbersThatWouldBeTakenForOff) {
+  TrainOptions options;
+  options.qk_clip_tau = -1;
+  EXPECT_THAT(refusal(options, 1), HasSubstr("--qk-clip-tau must be 0 (off) or more"));
+  options = {};
+  options.checkpoint_interval = -3;
+  EXPECT_THAT(refusal(options, 1), HasSubstr("--checkpoint-interval must be 0"));
+}
+
 TEST(MoeLmOptions, ParsesFaultPoints) {
   EXPECT_EQ(parse_fault_point("2:40")->rank, 2);
   EXPECT_EQ(parse_fault_point("2:40")->step, 40);
