@@ -1,0 +1,171 @@
+// What a host does to a job: it stops a process, fills the disk, asks the job to leave while it is
+// still starting.
+#include "job.h"
+#include "small_disk.h"
+
+#include <muster/checkpoint/checkpoint.h>
+#include <muster/common/file.h>
+#include <muster/common/telemetry.h>
+#include <muster/store/query.h>
+
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace muster::test {
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds{120};
+
+JobOptions job(const ScratchFolder& folder, const std::string& name) {
+  JobOptions options;
+  options.folder = folder / name;
+  options.name = name;
+  return options;
+}
+
+template <typename Predicate>
+bool eventually(Predicate done) {
+  const Deadline deadline = Deadline::after(kPatience);
+  while (!done()) {
+    if (deadline.expired()) {
+      return false;
+    }
+    sched_yield();
+  }
+  return true;
+}
+
+TEST(StoppedRank, IsNamedByItsPeersKilledAndLeavesNoTraceInTheParameters) {
+  const ScratchFolder folder;
+  JobOptions undisturbed = job(folder, "undisturbed");
+  ASSERT_EQ(run_to_end(undisturbed), 0);
+
+  JobOptions options = job(folder, "stopped");
+  options.trainer = {"--print-every", "1"};
+  Process running{command_line(options), {{"MUSTER_COLLECTIVE_TIMEOUT", "2"}}};
+  ASSERT_TRUE(running.wait_for_output("step 9 ", Deadline::after(kPatience))) << running.output();
+  const pid_t pid = announced_pid(running, 2);
+  ASSERT_GT(pid, 0) << running.output();
+  ASSERT_EQ(::kill(pid, SIGSTOP), 0);
+
+  ASSERT_EQ(running.wait(Deadline::after(kPatience)), 0) << running.output();
+  const std::string said = running.output();
+  EXPECT_NE(
+      said.find("rank 2 (pid " + std::to_string(pid) + ", stopped) did not arrive"),
+      std::string::npos)
+      << said;
+  EXPECT_NE(said.find("rank 2 (pid " + std::to_string(pid) + ") did not end"), std::string::npos)
+      << said;
+  EXPECT_NE(said.find("generation 2:"), std::string::npos) << said;
+  EXPECT_NE(::kill(pid, 0), 0) << "the stopped process must be gone";
+  EXPECT_TRUE(parameters_of(options) == parameters_of(undisturbed));
+}
+
+TEST(Preemption, WhileARankStillReadsItsDataEndsWith75AndGoesOnAsIfNothingHadHappened) {
+  const ScratchFolder folder;
+  JobOptions undisturbed = job(folder, "undisturbed");
+  undisturbed.ranks = 1;
+  ASSERT_EQ(run_to_end(undisturbed), 0);
+
+  JobOptions options = job(folder, "early");
+  options.ranks = 1;
+  std::filesystem::create_directories(options.folder);
+  const std::string pipe = options.folder + "/text.txt";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const auto running = launch(options);
+  // Opening returns when the rank, at the other end, has come to its data.
+  const int end = ::open(pipe.c_str(), O_WRONLY | O_CLOEXEC);
+  ASSERT_GE(end, 0);
+  running->signal(SIGTERM);
+  ASSERT_TRUE(running->wait_for_output("asked to stop", Deadline::after(kPatience)));
+  const std::string text = read_file(undisturbed.folder + "/text.txt").value_or("");
+  const ssize_t written = ::write(end, text.data(), text.size());
+  ::close(end);
+  ASSERT_EQ(written, static_cast<ssize_t>(text.size()));
+  ASSERT_EQ(running->wait(Deadline::after(kPatience)), 75) << running->output();
+
+  ASSERT_EQ(::unlink(pipe.c_str()), 0);
+  ASSERT_EQ(run_to_end(options), 0);
+  EXPECT_TRUE(parameters_of(options) == parameters_of(undisturbed));
+}
+
+class FullDisk : public ::testing::Test {
+ protected:
+  static constexpr std::size_t kDiskBytes = std::size_t{8} << 20U;
+
+  [[nodiscard]] JobOptions long_job(const std::string& name) const {
+    JobOptions options = job(folder_, name);
+    options.steps = 600;
+    options.checkpoint_interval = 10;
+    options.trainer = {"--print-every", "1"};
+    return options;
+  }
+
+  [[nodiscard]] static std::int64_t newest_step(const JobOptions& options) {
+    const auto newest = checkpoint::newest_verified(options.folder + "/checkpoints", options.name);
+    return newest ? newest->step.value() : -1;
+  }
+
+  // What abandoned saves left behind.
+  [[nodiscard]] static std::vector<std::string> unfinished(const JobOptions& options) {
+    std::vector<std::string> names;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(options.folder + "/checkpoints/" + options.name)) {
+      if (entry.path().extension() == ".tmp") {
+        names.push_back(entry.path().filename().string());
+      }
+    }
+    return names;
+  }
+
+  [[nodiscard]] bool stores(const std::string& run, const std::string& kind) const {
+    const auto query = store::Query::open(folder_ / "muster.db");
+    const auto events = (*query)->events(run, 0, 10000).value_or({});
+    return std::any_of(
+        events.begin(), events.end(), [&](const auto& one) { return one.event.kind == kind; });
+  }
+
+  ScratchFolder folder_;
+};
+
+TEST_F(FullDisk, AbandonsTheSaveOnAllRanksTrainsOnAndSavesAgainWhenThereIsRoom) {
+  JobOptions options = long_job("full");
+  const SmallDisk disk{options.folder + "/checkpoints", kDiskBytes};
+  if (!disk.mounted()) {
+    GTEST_SKIP() << "no small disk to fill: " << disk.why_not();
+  }
+  const CollectorProcess collector{folder_ / "muster.db"};
+  options.collector = collector.address();
+  const auto running = launch(options);
+  ASSERT_TRUE(eventually([&] { return newest_step(options) > 0; })) << running->output();
+
+  disk.fill();
+  ASSERT_TRUE(running->wait_for_output("event=checkpoint_failed", Deadline::after(kPatience)))
+      << running->output();
+  const std::int64_t before = newest_step(options);
+  EXPECT_GT(before, 0) << "the last good checkpoint must stay";
+  disk.make_room();
+  ASSERT_TRUE(eventually([&] { return newest_step(options) > before; })) << running->output();
+
+  ASSERT_EQ(running->wait(Deadline::after(kPatience)), 0) << running->output();
+  EXPECT_EQ(running->output().find("generation 2"), std::string::npos) << "nobody may restart";
+  EXPECT_EQ(newest_step(options), options.steps);
+  EXPECT_EQ(unfinished(options), std::vector<std::string>{});
+  EXPECT_TRUE(eventually([&] { return stores("full", event_kind::kCheckpointFailed); }));
+
+  const JobOptions undisturbed = long_job("undisturbed");
+  ASSERT_EQ(run_to_end(undisturbed), 0);
+  EXPECT_TRUE(parameters_of(options) == parameters_of(undisturbed));
+}
+
+}  // namespace
+}  // namespace muster::test
