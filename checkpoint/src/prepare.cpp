@@ -91,7 +91,10 @@ Status write_rank(
   const fs::path folder = id.unfinished_folder();
   std::error_code ignored;
   if (fs::exists(id.committed_folder(), ignored)) {
-    return already_exists(id.committed_folder().string() + " is already committed");
+    return already_exists(
+        id.committed_folder().string() +
+        " is already committed: an earlier start with this run id and generation wrote it; start "
+        "with `muster run`, which counts generations, or choose another run id");
   }
   MUSTER_ASSIGN_OR_RETURN(const std::string header, build_header(id, snapshot.pieces()));
   const RankRecord record = describe(id, snapshot, header);
