@@ -10,9 +10,11 @@ const TALL = { viewport: { width: 1440, height: 2600 } };
 
 let fixture;
 let browser;
+let reader; // a page of night-shift for tests that only look at its charts
 
 before(async () => {
   [fixture, browser] = await Promise.all([Fixture.start(), launchBrowser()]);
+  reader = (await openRun("night-shift")).page;
 });
 
 after(async () => {
@@ -20,7 +22,7 @@ after(async () => {
   assert.equal(await fixture?.stop(), 0);
 });
 
-async function openRun(run, options = TALL, query = "") {
+async function openRun(run, options = {}, query = "") {
   const opened = await openPage(browser, options);
   opened.ranges = [];
   opened.page.on("request", (request) => {
@@ -30,6 +32,14 @@ async function openRun(run, options = TALL, query = "") {
   await opened.page.goto(`${fixture.url}/?run=${run}${query}`);
   await eventually(() => fact(opened.page, "loss", "points"), (n) => n > 0, "points of the loss");
   return opened;
+}
+
+// Puts the pointer over a step of a chart.
+async function hoverStep(page, chart, step) {
+  const over = page.locator(`[data-chart="${chart}"] .u-over`);
+  const { width } = await over.boundingBox();
+  const [from, to] = [await fact(page, chart, "from"), await fact(page, chart, "to")];
+  await over.hover({ position: { x: ((step - from) / (to - from)) * width, y: 80 } });
 }
 
 // How many pixels of a rectangle of a chart's canvas have (nearly) this colour. Fractions of the
@@ -54,7 +64,7 @@ const BLUE = [90, 169, 255]; // the first curve, dark theme
 const RED = [255, 107, 107]; // the mark of a value that is not finite
 
 test("every chart and heatmap of a run has data", async () => {
-  const { page, context, problems } = await openRun("night-shift");
+  const { page, context, problems } = await openRun("night-shift", TALL);
   for (const chart of [...CHARTS, ...HEATMAPS]) {
     await eventually(() => fact(page, chart, "points"), (n) => n > 100, `points of ${chart}`);
   }
@@ -76,7 +86,7 @@ test("a spike of one step in 100,000 is drawn", async () => {
 });
 
 test("zooming to the spike shows its exact value", async () => {
-  const { page, context } = await openRun("long-haul", TALL, "&from=54200&to=54400");
+  const { page, context } = await openRun("long-haul", {}, "&from=54200&to=54400");
   await eventually(() => fact(page, "loss", "width"), (width) => width === 1, "steps per bucket");
   const top = await fact(page, "grad_norm", "y-max");
   assert.ok(top > 7, `the spike is still there: ${top}`);
@@ -84,15 +94,13 @@ test("zooming to the spike shows its exact value", async () => {
 });
 
 test("NaN is a mark, not a gap", async () => {
-  const { page, context } = await openRun("night-shift");
-  assert.equal(await fact(page, "loss", "nonfinite"), 1);
-  assert.match(await page.locator('[data-chart="loss"] .badge').innerText(), /1 not finite/);
-  assert.ok(await countPixels(page, "loss", RED, [0.4, 0, 0.55, 0.2]) > 10, "the cross is drawn");
-  await context.close();
+  assert.equal(await fact(reader, "loss", "nonfinite"), 1);
+  assert.match(await reader.locator('[data-chart="loss"] .badge').innerText(), /1 not finite/);
+  assert.ok(await countPixels(reader, "loss", RED, [0.4, 0, 0.55, 0.2]) > 10, "the cross is drawn");
 });
 
 test("events are marked on every chart and heatmap, and the filter applies to all", async () => {
-  const { page, context } = await openRun("night-shift");
+  const { page, context } = await openRun("night-shift", TALL);
   const counts = {};
   for (const chart of [...CHARTS, ...HEATMAPS]) {
     counts[chart] = await eventually(() => fact(page, chart, "marks"), (n) => n >= 8, `marks on ${chart}`);
@@ -104,15 +112,40 @@ test("events are marked on every chart and heatmap, and the filter applies to al
   await context.close();
 });
 
-test("touching a mark shows the reason and the inputs of the decision", async () => {
-  const { page, context } = await openRun("night-shift");
-  const over = page.locator('[data-chart="grad_norm"] .u-over');
-  const { width } = await over.boundingBox();
-  await over.hover({ position: { x: (420 / 919) * width, y: 90 } });
-  const tooltip = page.locator('[data-chart="grad_norm"] .tooltip');
+test("touching a mark shows the reason and the inputs of the decision, on that chart only", async () => {
+  await hoverStep(reader, "grad_norm", 420);
+  const tooltip = reader.locator('[data-chart="grad_norm"] .tooltip');
   await eventually(() => tooltip.innerText(), (text) => text.includes("no rank applied the step"), "tooltip");
   assert.match(await tooltip.innerText(), /nonfinite count 3/);
-  await context.close();
+  assert.equal(await reader.locator(".tooltip:visible").count(), 1);
+});
+
+test("the other charts' legends follow the cursor", async () => {
+  const legend = reader.locator('[data-chart="learning_rate"] .legend-item b');
+  const rate = async () => Number((await legend.innerText()).replace("\u2212", "-"));
+  await hoverStep(reader, "loss", 15);
+  await eventually(rate, (value) => value < 6e-4, "the rate while it warms up");
+  await hoverStep(reader, "loss", 60);
+  await eventually(rate, (value) => value > 18e-4, "the rate after that");
+});
+
+test("a step that was done twice shows both values", async () => {
+  await hoverStep(reader, "loss", 730);
+  const tooltip = reader.locator('[data-chart="loss"] .tooltip');
+  await eventually(() => tooltip.innerText(), (text) => /loss, launch 1/.test(text), "the replaced value");
+  const [kept, replaced] = await tooltip.locator(".tooltip-row b").allInnerTexts();
+  assert.ok(Number(kept) > 0 && Number(replaced) > 0 && kept !== replaced, `${kept} and ${replaced}`);
+});
+
+test("a heatmap shows both values of a step that was done twice", async () => {
+  const map = reader.locator('[data-chart="attention"]');
+  await map.scrollIntoViewIfNeeded();
+  await eventually(() => fact(reader, "attention", "points"), (n) => n > 0, "cells");
+  const { width } = await map.locator("canvas").boundingBox();
+  const plot = width - 56 - 12; // geometry.ts
+  await map.locator("canvas").hover({ position: { x: 56 + (730 / 919) * plot, y: 60 } });
+  await eventually(() => map.locator(".tooltip").innerText(), (text) => /launch 1/.test(text), "both values");
+  await reader.mouse.move(0, 0);
 });
 
 test("a restart keeps both histories", async () => {
@@ -148,7 +181,7 @@ test("drag zooms all charts and asks the server again, double-click goes back", 
 });
 
 test("dragging a heatmap zooms too", async () => {
-  const { page, context } = await openRun("night-shift");
+  const { page, context } = await openRun("night-shift", TALL);
   await eventually(() => fact(page, "attention", "points"), (n) => n > 0, "cells");
   const box = await page.locator('[data-chart="attention"] canvas').boundingBox();
   await page.mouse.move(box.x + box.width * 0.5, box.y + 60);
@@ -160,7 +193,7 @@ test("dragging a heatmap zooms too", async () => {
 });
 
 test("the cursor is shared by all charts", async () => {
-  const { page, context } = await openRun("night-shift");
+  const page = reader;
   const over = page.locator('[data-chart="loss"] .u-over');
   const { width } = await over.boundingBox();
   await over.hover({ position: { x: width / 2, y: 60 } });
@@ -171,7 +204,6 @@ test("the cursor is shared by all charts", async () => {
   const offset = async (chart) => (await page.locator(`[data-chart="${chart}"] .u-over`).boundingBox()).x;
   const difference = ours.x - (await offset("loss")) - (other.x - (await offset("learning_rate")));
   assert.ok(Math.abs(difference) < 1.5, `cursors are ${difference} px apart`);
-  await context.close();
 });
 
 test("new steps arrive by themselves and only they are fetched", async () => {
@@ -196,10 +228,7 @@ test("a new event appears in the list and on the charts", async () => {
   await fixture.tell("event divergence 333 parameters of rank 2 differ");
   await eventually(
     () => page.locator("#events li").first().innerText(), (text) => text.includes("rank 2 differ"), "list");
-  const over = page.locator('[data-chart="tokens"] .u-over');
-  const { width } = await over.boundingBox();
-  const last = await fact(page, "tokens", "to");
-  await over.hover({ position: { x: (333 / last) * width, y: 80 } });
+  await hoverStep(page, "tokens", 333);
   const tooltip = page.locator('[data-chart="tokens"] .tooltip');
   await eventually(() => tooltip.innerText(), (text) => text.includes("rank 2 differ"), "tooltip");
   await context.close();
@@ -210,9 +239,11 @@ test("a paused page stands still until it is told to go on", async () => {
   await connected(page);
   await page.keyboard.press("p");
   const to = await fact(page, "loss", "to");
-  const update = page.waitForEvent("console", { timeout: 1500 }).catch(() => null);
   await fixture.tell("advance 3");
-  await update; // Time for an update that must not show.
+  const step = () => page.locator('[data-figure="Step"]').innerText(); // the header stays live
+  await eventually(step, (text) => text.replace(/\D/g, "") === String(to + 3), "the step in the header");
+  await page.keyboard.press("b"); // Whatever draws the charts again, they keep their range.
+  await eventually(() => page.locator("#toggle-band").getAttribute("aria-pressed"), (on) => on === "false", "band");
   assert.equal(await fact(page, "loss", "to"), to);
   await page.keyboard.press("p");
   await eventually(() => fact(page, "loss", "to"), (now) => now === to + 3, "the last step");
@@ -220,7 +251,7 @@ test("a paused page stands still until it is told to go on", async () => {
 });
 
 test("a logarithmic scale survives NaN and a reload", async () => {
-  const { page, context } = await openRun("night-shift", TALL, "&log=loss");
+  const { page, context } = await openRun("night-shift", {}, "&log=loss");
   assert.ok(await fact(page, "loss", "y-min") > 0);
   assert.ok(await fact(page, "loss", "points") > 900);
   await context.close();

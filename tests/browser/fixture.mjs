@@ -96,13 +96,13 @@ export function connected(page) {
 }
 
 // Waits until `read` gives what `accept` takes; the error shows the last value.
-export async function eventually(read, accept, what) {
-  const deadline = Date.now() + PATIENCE_MS;
+export async function eventually(read, accept, what, patienceMs = PATIENCE_MS) {
+  const deadline = Date.now() + patienceMs;
   let value;
   do {
     value = await read();
     if (accept(value)) return value;
     await new Promise((resolve) => setTimeout(resolve, 50));
   } while (Date.now() < deadline);
-  throw new Error(`${what}: still ${JSON.stringify(value)} after ${PATIENCE_MS} ms`);
+  throw new Error(`${what}: still ${JSON.stringify(value)} after ${patienceMs} ms`);
 }

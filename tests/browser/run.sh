@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# run.sh NODE: the browser tests with Node's test runner, or one sentence saying what is missing.
+# run.sh NODE FILE...: browser tests with Node's test runner, or one sentence saying what is missing.
 set -euo pipefail
 cd "$(dirname "$0")"
 node=$1
+shift
 for needed in "$node" "${MUSTER_CHROMIUM:-}"; do
   [ -x "$needed" ] || { echo "browser tests need node and chromium; run scripts/setup.sh test" >&2; exit 1; }
 done
@@ -10,4 +11,4 @@ done
   echo "browser tests need tests/browser/node_modules; run scripts/setup.sh test" >&2
   exit 1
 }
-exec "$node" --test ./*.test.mjs
+exec "$node" --test "$@"

@@ -13,6 +13,7 @@ export interface Strand {
   end: number;
   replaced: boolean; // a later generation did these steps again
   color: string;
+  unreported: number[]; // steps where NaN means that there is nothing to report
 }
 
 export interface CurveStyle {
@@ -42,7 +43,7 @@ export function paintStrand(
     if (style.band && track.width > 1) paintBand(ctx, plot, track, run, toY, color, strength);
     paintLine(ctx, plot, track, run, toY, withAlpha(color, strength), strand.replaced);
   }
-  const nonfinite = paintNonfinite(ctx, plot, track, visible, style.markColor);
+  const nonfinite = paintNonfinite(ctx, plot, strand, visible, style.markColor);
   const inside = visible.filter((one) => one.count > 0 && one.key + track.width > plot.from && one.key <= plot.to);
   return { points: inside.length, nonfinite };
 }
@@ -136,14 +137,15 @@ function paintLine(
 
 // A cross at the upper edge: there is no height at which NaN belongs.
 function paintNonfinite(
-  ctx: CanvasRenderingContext2D, plot: Plot, track: Track, buckets: Bucket[], tint: string,
+  ctx: CanvasRenderingContext2D, plot: Plot, { track, unreported }: Strand, buckets: Bucket[], tint: string,
 ): number {
   let values = 0;
   ctx.strokeStyle = tint;
   ctx.lineWidth = 2;
   for (const bucket of buckets) {
-    if (bucket.nonfinite === 0 || bucket.key > plot.to || bucket.key + track.width <= plot.from) continue;
-    values += bucket.nonfinite;
+    const silent = unreported.filter((step) => step >= bucket.key && step < bucket.key + track.width).length;
+    if (bucket.nonfinite <= silent || bucket.key > plot.to || bucket.key + track.width <= plot.from) continue;
+    values += bucket.nonfinite - silent;
     const x = toX(plot, track.x(bucket));
     const y = plot.top + 7;
     ctx.beginPath();

@@ -7,10 +7,11 @@ import { number, tick } from "../page/format";
 import { color } from "../page/theme";
 import { AXIS_BOTTOM, AXIS_LEFT, PAD_RIGHT, PAD_TOP, type Plot, toStep, toX } from "./geometry";
 import { type Cells, collectCells, type Ramp, renderCells } from "./heatmap_image";
-import { drawMarks, eventsNear, visibleEvents } from "./marks";
+import { drawMarks, drawReplaced, eventsNear, visibleEvents } from "./marks";
 import { rampCss } from "./palette";
 import { Panel, type PanelContext } from "./panel";
-import { eventRow, stepRow, Tooltip } from "./tooltip";
+import { eventRow, stepRow, Tooltip, valueRow } from "./tooltip";
+import { valuesAt } from "./values";
 
 export interface HeatmapOptions {
   id: string;
@@ -104,6 +105,7 @@ export class Heatmap extends Panel {
     ctx.drawImage(image, left, plot.top, right - left, plot.height);
     ctx.restore();
     this.drawAxes(ctx, rows);
+    if (view.replacedSteps) drawReplaced(ctx, { ...plot, top: plot.top + plot.height + 2, height: 4 }, model.generations, 0.7);
     this.marks = visibleEvents(model.events, plot, view.hiddenKinds);
     const marks = drawMarks(ctx, plot, this.marks);
     setText(this.low, cells.filled > 0 ? number(ramp.min) : "–");
@@ -216,14 +218,17 @@ export class Heatmap extends Panel {
     if (!cells || rows.length === 0) return;
     const row = Math.floor(((y - this.plot.top) / this.plot.height) * rows.length);
     const info = rows[Math.min(Math.max(row, 0), rows.length - 1)];
+    if (!info) return;
     const column = Math.floor((Math.round(step) - cells.firstKey) / cells.width);
-    const at = Math.min(Math.max(row, 0), rows.length - 1) * cells.columns + column;
-    const value = cells.values[at] ?? NaN;
-    const text = cells.nonfinite[at] === 1 ? "not finite" : Number.isNaN(value) ? "–" : number(value);
+    const label = this.options.label(info);
+    const found = valuesAt(this.context, info.id, step, 0);
+    const values = found.map(({ generation, bucket, replaced }) => valueRow(
+      replaced ? `${label}, launch ${generation}` : label,
+      bucket.nonfinite > 0 ? "not finite" : number(bucket.max), null, replaced));
     this.tooltip.show(
       x, Math.min(y, this.plot.height - 20), this.body.clientWidth,
       stepRow(cells.firstKey + column * cells.width, cells.width),
-      h("div", { class: "tooltip-row" }, h("span", {}, info ? this.options.label(info) : ""), h("b", {}, text)),
+      ...(values.length > 0 ? values : [valueRow(label, "–", null, false)]),
       ...eventsNear(this.marks, this.plot, x).slice(-3).map(eventRow));
   }
 

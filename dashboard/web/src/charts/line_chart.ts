@@ -16,7 +16,8 @@ import { drawMarks, drawReplaced, eventsNear, visibleEvents } from "./marks";
 import { curveColor } from "./palette";
 import { Panel, type PanelContext } from "./panel";
 import { extentOf, type Extent } from "./scale";
-import { eventRow, stepRow, Tooltip } from "./tooltip";
+import { eventRow, stepRow, Tooltip, valueRow } from "./tooltip";
+import { unreportedSteps, valuesAt } from "./values";
 
 export interface Curve {
   label: string;
@@ -30,10 +31,12 @@ export interface LineChartOptions {
   wide?: boolean;
   curves: () => Curve[];
   format?: (value: number) => string;
+  lateByOne?: () => boolean; // statistics of the update before (docs/metrics.md)
   tools?: () => HTMLElement[];
 }
 
 const HEIGHT = 218;
+const TOOLTIP_ROWS = 12;
 
 export class LineChart extends Panel {
   private readonly plotElement = h("div", { class: "plot" });
@@ -43,7 +46,7 @@ export class LineChart extends Panel {
   private log = false;
   private extent: Extent = { min: 0, max: 1 };
   private marks: RunEvent[] = [];
-  private moving = false; // the cursor moves because another panel's did
+  private hovered = false; // the pointer is over this chart: only then is the cursor ours
 
   constructor(private readonly options: LineChartOptions, context: PanelContext, onVisible: () => void) {
     super(options.id, options.title, options.unit, context, onVisible, options.wide ?? false);
@@ -73,7 +76,7 @@ export class LineChart extends Panel {
 
   showCursor(): void {
     const { view } = this.context;
-    if (this.plot && !this.moving) {
+    if (this.plot && !this.hovered) {
       const plot = this.geometry(this.plot);
       const inside = view.cursor !== null && view.cursor >= plot.from && view.cursor <= plot.to;
       const left = inside ? this.plot.valToPos(view.cursor ?? 0, "x") : -10;
@@ -86,15 +89,19 @@ export class LineChart extends Panel {
     return this.options.curves().map((curve, i) => ({ ...curve, color: curveColor(i) }));
   }
 
+  private shownCurves(): (Curve & { color: string })[] {
+    return this.curves().filter((curve) => !this.legend.isHidden(curve.label));
+  }
+
   // Replaced stretches first: what counts is drawn over them.
   private strands(): Strand[] {
     const { view, model, cache } = this.context;
-    const shown = this.curves().filter((curve) => !this.legend.isHidden(curve.label));
-    const strands = model.generations.flatMap(({ generation }) => shown.flatMap((curve) => {
+    const strands = model.generations.flatMap(({ generation }) => this.shownCurves().flatMap((curve) => {
       const track = cache.track(curve.seriesId, generation);
       if (!track) return [];
       const turn = replacedFrom(model.generations, generation);
-      const common = { track, generation, color: curve.color };
+      const unreported = this.options.lateByOne?.() ? unreportedSteps(this.context, generation) : [];
+      const common = { track, generation, color: curve.color, unreported };
       const kept: Strand = { ...common, begin: 0, end: turn, replaced: false };
       const replaced: Strand = { ...common, begin: turn, end: Infinity, replaced: true };
       return Number.isFinite(turn) && view.replacedSteps ? [kept, replaced] : [kept];
@@ -106,7 +113,10 @@ export class LineChart extends Panel {
     this.plot?.destroy();
     this.log = log;
     this.plot = new uPlot(this.uplotOptions(width, log), [[0, 1], [null, null]], this.plotElement);
+    this.hovered = false;
+    this.plot.over.addEventListener("mouseenter", () => { this.hovered = true; });
     this.plot.over.addEventListener("mouseleave", () => {
+      this.hovered = false;
       this.tooltip.hide();
       this.context.view.setCursor(null);
     });
@@ -213,38 +223,31 @@ export class LineChart extends Panel {
 
   private moveCursor(u: uPlot): void {
     const left = u.cursor.left ?? -1;
-    if (left < 0) return;
+    if (left < 0 || !this.hovered) return;
     const plot = this.geometry(u);
-    this.moving = true;
     this.context.view.setCursor(toStep(plot, plot.left + left));
-    this.moving = false;
     this.showTooltip(plot, plot.left + left);
   }
 
   private showTooltip(plot: Plot, x: number): void {
     const step = toStep(plot, x);
     const events = eventsNear(this.marks, plot, x).slice(-3);
-    const rows = this.curves().filter((curve) => !this.legend.isHidden(curve.label)).slice(0, 12).map((curve) => {
-      const dot = h("span", { class: "dot" });
-      dot.style.background = curve.color;
-      return h("div", { class: "tooltip-row" }, dot, h("span", {}, curve.label),
-        h("b", {}, this.valueText(curve.seriesId)));
-    });
+    const rows = this.shownCurves().slice(0, TOOLTIP_ROWS).flatMap((curve) =>
+      valuesAt(this.context, curve.seriesId, step, this.reach()).map(({ generation, bucket, replaced }) => valueRow(
+        replaced ? `${curve.label}, launch ${generation}` : curve.label,
+        bucketText(bucket, this.options.format ?? number), curve.color, replaced)));
     const width = this.bucketWidth();
     const first = Math.floor(Math.round(step) / width) * width;
     this.tooltip.show(x, 18, this.body.clientWidth, stepRow(first, width), ...rows, ...events.map(eventRow));
   }
 
-  // The newest generation that has a value at the cursor; without a cursor, its latest.
+  // At the cursor, in the newest launch that did the step; without a cursor, the latest.
   private valueText(seriesId: number): string {
     const { view, model, cache } = this.context;
-    const format = this.options.format ?? number;
-    for (const { generation } of [...model.generations].reverse()) {
-      const track = cache.track(seriesId, generation);
-      const bucket = view.cursor === null ? track?.lastBucket : track?.nearest(view.cursor, this.reach());
-      if (bucket) return bucketText(bucket, format);
-    }
-    return "–";
+    const bucket = view.cursor !== null
+      ? valuesAt(this.context, seriesId, view.cursor, this.reach())[0]?.bucket
+      : model.generations.flatMap((one) => cache.track(seriesId, one.generation)?.lastBucket ?? []).at(-1);
+    return bucket ? bucketText(bucket, this.options.format ?? number) : "–";
   }
 
   private reach(): number {

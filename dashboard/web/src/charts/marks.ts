@@ -8,6 +8,7 @@ import { eventVariable, withAlpha } from "./palette";
 
 const HIT_PIXELS = 5;
 const FLAG = 4;
+const LINES_MAX = 12; // of one quiet kind: more would be a curtain before the curves
 const STRENGTH = { info: 0.4, warning: 0.6, error: 0.8 };
 
 // Events with a step, inside the plot, whose kind is not hidden.
@@ -17,8 +18,10 @@ export function visibleEvents(events: RunEvent[], plot: Plot, hiddenKinds: Set<s
 }
 
 // Shades the steps that a restart did again: where both launches agree, their curves hide each other.
-export function drawReplaced(ctx: CanvasRenderingContext2D, plot: Plot, generations: GenerationInfo[]): void {
-  ctx.fillStyle = withAlpha(color("--event-restart"), 0.1);
+export function drawReplaced(
+  ctx: CanvasRenderingContext2D, plot: Plot, generations: GenerationInfo[], strength = 0.1,
+): void {
+  ctx.fillStyle = withAlpha(color("--event-restart"), strength);
   for (const one of generations) {
     const begin = Math.max(replacedFrom(generations, one.generation), plot.from);
     const end = Math.min(one.step_last, plot.to);
@@ -28,9 +31,12 @@ export function drawReplaced(ctx: CanvasRenderingContext2D, plot: Plot, generati
   }
 }
 
-// Draws one line per pixel column and kind at most. Returns how many were drawn.
+// Draws a flag and a line per pixel column and kind at most, and only the flag where a kind comes often
+// and is no warning. Returns how many flags were drawn.
 export function drawMarks(ctx: CanvasRenderingContext2D, plot: Plot, events: RunEvent[]): number {
   const drawn = new Set<string>();
+  const counts = new Map<string, number>();
+  for (const { kind } of events) counts.set(kind, (counts.get(kind) ?? 0) + 1);
   ctx.save();
   ctx.lineWidth = 1;
   for (const event of events) {
@@ -40,12 +46,14 @@ export function drawMarks(ctx: CanvasRenderingContext2D, plot: Plot, events: Run
     if (drawn.has(key)) continue;
     drawn.add(key);
     const solid = color(variable);
-    ctx.strokeStyle = withAlpha(solid, STRENGTH[event.severity]);
-    ctx.setLineDash(event.severity === "error" ? [] : [3, 3]);
-    ctx.beginPath();
-    ctx.moveTo(x, plot.top);
-    ctx.lineTo(x, plot.top + plot.height);
-    ctx.stroke();
+    if (event.severity !== "info" || (counts.get(event.kind) ?? 0) <= LINES_MAX) {
+      ctx.strokeStyle = withAlpha(solid, STRENGTH[event.severity]);
+      ctx.setLineDash(event.severity === "error" ? [] : [3, 3]);
+      ctx.beginPath();
+      ctx.moveTo(x, plot.top);
+      ctx.lineTo(x, plot.top + plot.height);
+      ctx.stroke();
+    }
     ctx.fillStyle = solid;
     ctx.beginPath();
     ctx.moveTo(x - FLAG, plot.top - 2 * FLAG);

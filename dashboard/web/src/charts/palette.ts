@@ -1,9 +1,9 @@
-// Colours: eight for curves (told apart with any colour vision), one ramp for heatmaps, one per kind
+// Colours: twelve for curves (the first eight told apart with any colour vision), one ramp for heatmaps, one per kind
 // of event. Values for both themes live in styles/theme.css.
 
 import { color } from "../page/theme";
 
-const CURVE_COUNT = 8;
+const CURVE_COUNT = 12;
 
 export function curveColor(index: number): string {
   return color(`--curve-${index % CURVE_COUNT}`);
@@ -45,6 +45,7 @@ const EVENT_COLORS: Record<string, string> = {
   checkpoint_committed: "--event-good",
   run_started: "--event-good",
   run_resumed: "--event-restart",
+  run_ended: "--event-action",
   restart: "--event-restart",
   rank_lost: "--event-bad",
   checkpoint_failed: "--event-bad",

@@ -27,6 +27,13 @@ export function stepRow(first: number, width: number): HTMLElement {
   return h("div", { class: "tooltip-step" }, text);
 }
 
+// A replaced value belongs to steps that a later launch did again.
+export function valueRow(label: string, value: string, color: string | null, replaced: boolean): HTMLElement {
+  const dot = color === null ? null : h("span", { class: "dot" });
+  if (dot) dot.style.background = color ?? "";
+  return h("div", { class: replaced ? "tooltip-row replaced" : "tooltip-row" }, dot, h("span", {}, label), h("b", {}, value));
+}
+
 export function eventRow(event: RunEvent): HTMLElement {
   const dot = h("span", { class: "dot" });
   dot.style.background = `var(${eventVariable(event.kind)})`;

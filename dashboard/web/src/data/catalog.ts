@@ -3,9 +3,11 @@
 import type { SeriesInfo } from "./types";
 
 export class Catalog {
+  readonly signature: string; // equal for equal series
   private readonly byName = new Map<string, SeriesInfo[]>();
 
   constructor(series: SeriesInfo[]) {
+    this.signature = series.map((info) => info.id).sort((a, b) => a - b).join();
     for (const info of series) {
       const list = this.byName.get(info.name);
       if (list) list.push(info);

@@ -10,6 +10,9 @@ import type {
 // What a change touched, so that only that is drawn again.
 export type Change = "run" | "events" | "ranks" | "commands" | "catalog" | "connection";
 
+// A run ends, or begins again.
+const TURNS = ["run_ended", "run_started", "run_resumed", "restart"];
+
 export class RunModel {
   run!: RunInfo;
   generations: GenerationInfo[] = [];
@@ -57,10 +60,19 @@ export class RunModel {
     return rank.connected && rank.generation === this.run.generation;
   }
 
+  // How the run ended: "finished", "stopped", "preempted", "failed"; null while it goes on.
+  get ending(): string | null {
+    const turns = this.events.filter((event) => TURNS.includes(event.kind));
+    const ended = turns.slice(turns.map((event) => event.kind !== "run_ended").lastIndexOf(true) + 1);
+    if (ended.length === 0) return null;
+    // Rank 0 says why, then the launcher says with which exit code.
+    const why = ended.flatMap((event) => event.labels["ending"] ?? []).at(-1);
+    const failed = ended.some((event) => event.severity !== "info");
+    return failed && why !== "preempted" ? "failed" : (why ?? "finished");
+  }
+
   get hasEnded(): boolean {
-    const last = this.events.filter(
-      (event) => ["run_ended", "run_started", "run_resumed", "restart"].includes(event.kind)).at(-1);
-    return last?.kind === "run_ended";
+    return this.ending !== null;
   }
 
   private async loadRun(): Promise<void> {

@@ -55,6 +55,12 @@ export class Track {
     return low;
   }
 
+  // The bucket that covers `step`.
+  containing(step: number): Bucket | undefined {
+    const bucket = this.buckets[this.lowerBound(step)];
+    return bucket && bucket.key <= step ? bucket : undefined;
+  }
+
   // The bucket nearest to `step`, no farther than `reach` steps.
   nearest(step: number, reach: number): Bucket | undefined {
     const index = this.lowerBound(step);

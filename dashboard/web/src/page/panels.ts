@@ -34,6 +34,10 @@ const OPTIMIZER_STATISTICS: Record<string, string> = {
   train_adam_v_abs_max: "Adam v |max|",
 };
 
+const PHASES = [
+  "data", "forward", "backward", "expert_comm", "reduce", "verdict", "optimizer", "gather", "checkpoint", "other",
+];
+
 export function buildSections(contexts: Contexts): Section[] {
   return [
     { title: "Training", panels: trainingPanels(contexts) },
@@ -60,10 +64,12 @@ function trainingPanels({ lines, onVisible }: Contexts): Panel[] {
       curves: named(["rate", "train_lr"]) }),
     chart({ id: "tokens", title: "Throughput", unit: "tokens per second",
       curves: named(["tokens/s", "train_tokens_per_second"]) }),
-    chart({ id: "step_time", title: "Step time", unit: "by phase", format: seconds,
-      curves: () => stepTimeCurves(lines), tools: () => rankTool(lines) }),
     chart({ id: "clip", title: "Clip factor and skips", unit: "1 = untouched",
       curves: named(["clip factor", "train_grad_clip_ratio"], ["step skipped", "train_step_skipped"]) }),
+    chart({ id: "interventions", title: "Broken values and clipped heads", unit: "per step",
+      curves: named(["NaN or infinite gradients", "train_nonfinite_count"], ["QK-clipped heads", "train_qkclip_heads"]) }),
+    chart({ id: "step_time", title: "Step time", unit: "by phase", format: seconds, wide: true,
+      curves: () => stepTimeCurves(lines), tools: () => rankTool(lines) }),
   ];
   return panels.filter((panel) => panel.series().length > 0);
 }
@@ -79,8 +85,15 @@ function stepTimeCurves(context: PanelContext): Curve[] {
   const rank = chosenRank(context);
   return [
     ...catalog.ofRank("train_step_seconds", rank).slice(0, 1).flatMap((info) => curve("whole step", info)),
-    ...catalog.ofRank("train_phase_seconds", rank).flatMap((info) => curve(words(info.group), info)),
+    ...inStepOrder(catalog.ofRank("train_phase_seconds", rank)).flatMap((info) => curve(words(info.group), info)),
+    ...catalog.ofRank("train_telemetry_seconds", rank).slice(0, 1).flatMap((info) => curve("telemetry", info)),
   ];
+}
+
+// As they follow each other in a step; phases this page does not know come last.
+function inStepOrder(phases: SeriesInfo[]): SeriesInfo[] {
+  const place = ({ group }: SeriesInfo) => (PHASES.includes(group) ? PHASES.indexOf(group) : PHASES.length);
+  return [...phases].sort((a, b) => place(a) - place(b));
 }
 
 function rankTool(context: PanelContext): HTMLElement[] {
@@ -103,7 +116,7 @@ function statisticChart(context: PanelContext, id: string, fallback: string, onV
     return offered().includes(wanted) ? wanted : (offered()[0] ?? wanted);
   };
   return new LineChart({
-    id, title: "By parameter group", unit: "",
+    id, title: "By parameter group", unit: "", lateByOne: () => chosen() !== "train_grad_norm",
     curves: () => model.catalog.grouped(chosen()).flatMap((info) => curve(words(info.group), info)),
     tools: () => [menu(context, id, "Statistic", chosen(),
       offered().map((name) => [name, OPTIMIZER_STATISTICS[name] ?? name]))],

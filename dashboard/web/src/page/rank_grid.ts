@@ -8,11 +8,13 @@ import { age, seconds, step } from "./format";
 const COMPACT_FROM = 65; // ranks
 const STRAGGLER = 1.05; // of the median; a real one on a busy GPU shows at 2.5 to 5 percent
 const SLOW = 1.2;
+const SMOOTHING = 0.15; // weight of the newest step: one slow step makes no straggler
 
 export class RankGrid {
   readonly element: HTMLElement;
   private readonly grid = h("div", { class: "rank-grid" });
   private readonly note = h("span", { class: "note" });
+  private readonly paces = new Map<number, { step: number; seconds: number }>();
   private drawnAt = -Infinity;
 
   constructor(private readonly model: RunModel) {
@@ -27,7 +29,8 @@ export class RankGrid {
     this.drawnAt = performance.now();
     const ranks = [...this.model.ranks.values()].sort((a, b) => a.rank - b.rank);
     const compact = ranks.length >= COMPACT_FROM;
-    const median = medianOf(ranks.filter((rank) => this.model.isAlive(rank)).map(computeSeconds));
+    ranks.forEach((rank) => this.smooth(rank));
+    const median = medianOf(ranks.filter((rank) => this.model.isAlive(rank)).map((rank) => this.pace(rank)));
     this.grid.classList.toggle("compact", compact);
     this.note.textContent = median > 0 ? `median compute ${seconds(median)}` : "";
     fill(this.grid, ...(ranks.length > 0
@@ -37,11 +40,11 @@ export class RankGrid {
 
   private tile(rank: RankStatus, median: number, compact: boolean): HTMLElement {
     const alive = this.model.isAlive(rank);
-    const ratio = alive && median > 0 ? computeSeconds(rank) / median : 1;
-    const pace = !alive ? "lost" : ratio >= SLOW ? "slow" : ratio >= STRAGGLER ? "late" : "even";
+    const ratio = alive && median > 0 ? this.pace(rank) / median : 1;
+    const pace = !alive ? (this.model.hasEnded ? "ended" : "lost") : ratio >= SLOW ? "slow" : ratio >= STRAGGLER ? "late" : "even";
     const facts = [
       `rank ${rank.rank}, generation ${rank.generation}, step ${rank.step}`,
-      `compute ${seconds(computeSeconds(rank))} (${ratio.toFixed(2)} of the median)`,
+      `compute ${seconds(this.pace(rank))} (${ratio.toFixed(2)} of the median), smoothed over steps`,
       `seen ${age(this.model.now() - rank.last_seen_unix_ms)} ago`,
       `${rank.dropped_count} frames dropped`,
     ].join("\n");
@@ -50,9 +53,22 @@ export class RankGrid {
     tile.append(
       h("b", {}, String(rank.rank)),
       h("span", { class: "rank-step" }, alive ? step(rank.step) : this.model.hasEnded ? "ended" : "lost"),
-      h("span", { class: "rank-time" }, seconds(computeSeconds(rank))));
+      h("span", { class: "rank-time" }, seconds(this.pace(rank))));
     if (rank.dropped_count > 0) tile.append(h("span", { class: "rank-drop" }, `${rank.dropped_count} dropped`));
     return tile;
+  }
+
+  private pace(rank: RankStatus): number {
+    return this.paces.get(rank.rank)?.seconds ?? NaN;
+  }
+
+  private smooth(rank: RankStatus): void {
+    const before = this.paces.get(rank.rank);
+    if (before?.step === rank.step) return;
+    const now = computeSeconds(rank);
+    const known = before !== undefined && Number.isFinite(before.seconds) && Number.isFinite(now);
+    this.paces.set(rank.rank, {
+      step: rank.step, seconds: known ? before.seconds + SMOOTHING * (now - before.seconds) : now });
   }
 }
 

@@ -15,10 +15,10 @@ export function healthOf(model: RunModel): Health {
   return model.now() - model.run.last_seen_unix_ms > STALE_MS ? "stale" : "live";
 }
 
-const HEALTH_TEXT: Record<Health, (silence: string) => string> = {
+const HEALTH_TEXT: Record<Health, (silence: string, ending: string) => string> = {
   live: () => "live",
   stale: (silence) => `silent for ${silence}`,
-  ended: () => "ended",
+  ended: (_, ending) => ending,
   disconnected: () => "collector not reachable",
   waiting: () => "waiting for the first step",
 };
@@ -49,7 +49,8 @@ export class RunHeader {
     const health = healthOf(this.model);
     this.badge.dataset["health"] = health;
     this.badge.dataset["connection"] = this.model.connection;
-    setText(this.badge, HEALTH_TEXT[health](age(this.model.now() - run.last_seen_unix_ms)));
+    const silence = age(this.model.now() - run.last_seen_unix_ms);
+    setText(this.badge, HEALTH_TEXT[health](silence, this.model.ending ?? ""));
     this.set("Step", step(run.last_step), `since ${dateTime(run.started_unix_ms)}`);
     this.set("Loss", run.last_step < 0 ? "–" : typeof run.last_loss === "number" ? number(run.last_loss) : "not finite", "nats per token");
     const rate = this.tokensPerSecond();
@@ -66,7 +67,9 @@ export class RunHeader {
 
   private setCheckpoint(): void {
     const saved = this.model.events.filter((event) => event.kind === "checkpoint_committed").at(-1);
-    this.set("Last checkpoint", saved ? step(saved.step) : "none",
+    // The event is of the step at which the commit was noticed; the checkpoint may be older.
+    const at = saved?.inputs["checkpoint_step"] ?? saved?.step;
+    this.set("Last checkpoint", typeof at === "number" ? step(at) : "none",
       saved ? `${age(this.model.now() - saved.unix_ms)} ago` : "");
   }
 

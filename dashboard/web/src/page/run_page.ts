@@ -40,6 +40,7 @@ export class RunPage {
   private ranks!: RankGrid;
   private events!: EventList;
   private pending = new Set<Change>();
+  private built = ""; // the catalog the panels were made for
 
   constructor(runId: string) {
     this.model = new RunModel(runId, (changes) => this.follow(changes));
@@ -90,7 +91,9 @@ export class RunPage {
     const context = (cache: RangeCache) => ({ model: this.model, view: this.view, cache });
     const sections = buildSections({
       lines: context(this.lines), maps: context(this.maps), onVisible: () => this.refresher.run() });
-    if (sections.length === 0 || this.model.run.last_step < 0) {
+    const empty = sections.length === 0 || this.model.run.last_step < 0;
+    this.built = empty ? "" : this.model.catalog.signature;
+    if (empty) {
       fill(this.charts, h("p", { class: "empty large" }, "No samples yet. Charts appear with the first step."));
     } else {
       fill(this.charts, ...sections.flatMap((section) => [
@@ -112,7 +115,7 @@ export class RunPage {
       changes.forEach((change) => this.pending.add(change));
       return;
     }
-    if (changes.has("catalog")) this.buildPanels();
+    if (changes.has("catalog")) this.followCatalog();
     if (changes.has("events")) this.events.update();
     if (changes.has("ranks") || changes.has("run")) this.ranks.update();
     if (changes.has("commands")) this.commands.update();
@@ -120,6 +123,12 @@ export class RunPage {
     this.toolbar.update();
     if (changes.has("run")) this.refresher.follow();
     else if (changes.has("events")) this.refresher.paint();
+  }
+
+  // A restart brings a generation but mostly no new series: what the reader hid or touched stays.
+  private followCatalog(): void {
+    if (this.built === this.model.catalog.signature) this.refresher.reload();
+    else this.buildPanels();
   }
 
   private resume(): void {

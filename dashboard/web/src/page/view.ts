@@ -23,6 +23,7 @@ export class View {
   logScales = new Set<string>();
   hiddenKinds = new Set<string>(QUIET_KINDS);
   choices = new Map<string, string>(); // selections inside panels: statistic, layer, rank
+  private still: Zoom | null = null; // what a paused page keeps showing while the run goes on
   private listeners: ((change: ViewChange) => void)[] = [];
 
   constructor() {
@@ -35,6 +36,7 @@ export class View {
 
   setZoom(zoom: Zoom | null): void {
     this.zoom = zoom;
+    this.still = null;
     if (zoom) this.tail = null;
     this.changed("range");
   }
@@ -42,6 +44,7 @@ export class View {
   setTail(steps: number | null): void {
     this.tail = steps;
     this.zoom = null;
+    this.still = null;
     this.changed("range");
   }
 
@@ -75,6 +78,11 @@ export class View {
   // The steps on the screen.
   range(all: GenerationInfo[]): Zoom {
     if (this.zoom) return this.zoom;
+    if (!this.paused || !this.still) this.still = this.newestRange(all);
+    return this.still;
+  }
+
+  private newestRange(all: GenerationInfo[]): Zoom {
     const reached = this.replacedSteps ? Math.max(0, ...all.map((one) => one.step_last)) : lastKeptStep(all);
     const last = Math.max(1, reached);
     const first = all.length > 0 ? Math.min(...all.map((one) => one.step_first)) : 0;

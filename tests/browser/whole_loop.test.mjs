@@ -1,0 +1,113 @@
+// A real job steered and watched from a real browser: collector, launcher, four ranks, the page.
+import assert from "node:assert/strict";
+import { readdir } from "node:fs/promises";
+import { join } from "node:path";
+import { test } from "node:test";
+
+import { connected, eventually, fact, launchBrowser, openPage } from "./fixture.mjs";
+import { Collector, Job, verifyCheckpoint, withFolder } from "./job.mjs";
+
+const RUN = "night-watch";
+const PATIENCE_MS = 60_000;
+
+const figure = (page, name) => page.locator(`[data-figure="${name}"]`).innerText();
+const step = async (page) => Number((await figure(page, "Step")).replace(/\D/g, ""));
+const patiently = (read, accept, what) => eventually(read, accept, what, PATIENCE_MS);
+const stepReaches = (page, target) => patiently(() => step(page), (now) => now >= target, `step ${target}`);
+
+// The newest event of a kind, as the list shows it.
+const eventText = (page, kind) => page.locator("#events li", { hasText: kind }).first().innerText();
+
+async function openFromList(page, url) {
+  await page.goto(url);
+  const row = page.locator(`[data-run="${RUN}"]`);
+  await row.waitFor({ timeout: PATIENCE_MS });
+  await row.click();
+  await connected(page);
+}
+
+async function give(page, command) {
+  await page.locator(`#commands [data-command="${command}"]`).click();
+  await page.locator('dialog input[name="reason"]').fill(`${command} from a browser`);
+  await page.locator("#confirm-command").click();
+  const newest = page.locator("#commands li").first();
+  await patiently(() => newest.innerText(), (text) => text.includes(`${command} from a browser`), "the command");
+  await patiently(() => newest.getAttribute("data-state"), (state) => state === "applied", `${command} applied`);
+  const [, ranks, at] = (await newest.innerText()).match(/applied (\d)\/4 at step (\S+)/);
+  assert.ok(Number(ranks) >= 1);
+  return Number(at.replace(/\D/g, ""));
+}
+
+async function seeItTrain(page) {
+  await patiently(() => figure(page, "Ranks alive"), (text) => text === "4 / 4", "four ranks");
+  await patiently(() => fact(page, "loss", "points"), (n) => n > 0, "points of the loss");
+  const before = await step(page);
+  await stepReaches(page, before + 10);
+  const drawn = () => fact(page, "loss", "to");
+  await patiently(drawn, (to) => to >= before + 10, "the loss chart follows");
+  const loss = Number(await figure(page, "Loss"));
+  assert.ok(loss > 0 && loss < 6, `the header shows a loss: ${loss}`);
+}
+
+// Returns the step the checkpoint is of: the number of updates in it.
+async function saveOnDemand(page, folder) {
+  const at = (await give(page, "checkpoint_now")) + 1;
+  await page.locator('[data-kind="checkpoint_committed"]').waitFor({ timeout: PATIENCE_MS });
+  assert.match(await eventText(page, "checkpoint committed"), new RegExp(`checkpoint of step ${at} is on disk`));
+  assert.equal((await figure(page, "Last checkpoint")).replace(/\D/g, ""), String(at));
+  const root = join(folder, "checkpoints", RUN);
+  const saved = (await readdir(root)).filter((name) => name.startsWith("step-"));
+  assert.deepEqual(saved, [`step-${at}.gen-1`]);
+  await verifyCheckpoint(join(root, saved[0]));
+  return at;
+}
+
+async function surviveALostRank(page, job, checkpoint) {
+  await stepReaches(page, checkpoint + 10);
+  process.kill((await job.pids())[2], "SIGKILL");
+  await patiently(() => figure(page, "Generation"), (text) => text === "2", "generation 2");
+  await patiently(() => figure(page, "Ranks alive"), (text) => text === "4 / 4", "four ranks again");
+  assert.equal(await figure(page, "Restarts"), "1");
+  await page.locator('[data-kind="rank_lost"]').waitFor({ timeout: PATIENCE_MS });
+  await page.locator('[data-kind="run_resumed"]').waitFor({ timeout: PATIENCE_MS });
+  assert.match(await eventText(page, "run resumed"), new RegExp(`checkpoint of step ${checkpoint}\\b`));
+  assert.match(await eventText(page, "rank lost"), /killed by signal 9/);
+
+  const launches = () => page.locator('[data-chart="loss"]').getAttribute("data-generations");
+  await patiently(launches, (text) => text === "1,2", "both launches in the loss chart");
+  assert.ok(await fact(page, "loss", "replaced") >= 10, "the steps that were done again are still there");
+  const before = await step(page);
+  await stepReaches(page, before + 10);
+}
+
+async function stopIt(page, job) {
+  const at = await give(page, "stop");
+  assert.equal(await job.ended(), 0, job.output);
+  const status = page.locator("#run-status");
+  await patiently(() => status.getAttribute("data-health"), (health) => health === "ended", "the end");
+  assert.equal(await status.innerText(), "stopped");
+  await patiently(() => step(page), (last) => last === at, "the last step");
+  const paces = () => page.locator("[data-rank]").evaluateAll((tiles) => tiles.map((tile) => tile.dataset.pace));
+  await patiently(paces, (all) => all.join() === "ended,ended,ended,ended", "ranks that ended");
+}
+
+test("a job is watched, saved, survives kill -9, and is stopped, from the browser", () => withFolder(async (folder) => {
+  const started = [];
+  const own = (child) => { started.unshift(child); return child; };
+  let browser;
+  try {
+    const collector = own(await Collector.start(folder));
+    const job = own(await Job.start(folder, collector, RUN));
+    browser = await launchBrowser();
+    const { page, problems } = await openPage(browser);
+    await openFromList(page, collector.url);
+    await seeItTrain(page);
+    const checkpoint = await saveOnDemand(page, folder);
+    await surviveALostRank(page, job, checkpoint);
+    await stopIt(page, job);
+    assert.deepEqual(problems, []);
+  } finally {
+    for (const child of started) await child.end();
+    await browser?.close();
+  }
+}));
