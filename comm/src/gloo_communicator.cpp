@@ -3,7 +3,6 @@
 #include <muster/comm/backends.h>
 
 #include <gloo/transport/tcp/device.h>
-#include <gloo/transport/unbound_buffer.h>
 
 #include <net/if.h>
 #include <unistd.h>
@@ -19,8 +18,6 @@ namespace muster::comm {
 namespace {
 
 constexpr std::align_val_t kAlignment{64};
-// Apart from the slots of Gloo's own algorithms, whose first byte is small.
-constexpr std::uint64_t kFrameSlots = std::uint64_t{0x40} << 56;
 
 }  // namespace
 
@@ -47,7 +44,7 @@ GlooCommunicator::GlooCommunicator(Parts parts, GlooMesh mesh)
       size_(static_cast<std::size_t>(parts_.options.size)),
       watch_key_(parts_.family->watch(std::move(mesh_.links))),
       frames_(size_),
-      has_come_(size_) {}
+      is_waited_for_(size_) {}
 
 GlooCommunicator::~GlooCommunicator() {
   parts_.family->release(watch_key_);
@@ -58,6 +55,7 @@ GlooCommunicator::Frame& GlooCommunicator::begin(CallKind kind) {
   frame.record = CallRecord{};
   frame.record.index = ++call_count_;
   frame.record.kind = kind;
+  round_count_ = 0;
   return frame;
 }
 
@@ -75,10 +73,14 @@ bool GlooCommunicator::all_inline() const {
 }
 
 Status GlooCommunicator::enter(Deadline deadline) {
-  if (parts_.family->aborted()) {
-    return parts_.family->failure();
+  std::vector<Piece> outgoing;
+  std::vector<Piece> incoming;
+  for (std::size_t step = 1; step < size_; ++step) {
+    const std::size_t r = (self_ + step) % size_;
+    outgoing.push_back({r, reinterpret_cast<std::byte*>(&frames_[self_]), sizeof(Frame)});
+    incoming.push_back({r, reinterpret_cast<std::byte*>(&frames_[r]), sizeof(Frame)});
   }
-  MUSTER_RETURN_IF_ERROR(exchange_frames(deadline));
+  MUSTER_RETURN_IF_ERROR(transfer(outgoing, incoming, deadline));
   std::vector<const CallRecord*> calls;
   for (const Frame& frame : frames_) {
     calls.push_back(&frame.record);
@@ -86,62 +88,9 @@ Status GlooCommunicator::enter(Deadline deadline) {
   return is_agreed(calls) ? Status{} : fail(disagreement(calls, mesh_.names));
 }
 
-Status GlooCommunicator::exchange_frames(Deadline deadline) {
-  std::fill(has_come_.begin(), has_come_.end(), false);
-  has_come_[self_] = true;
-  return guarded(deadline, [&] {
-    const std::uint64_t slot = kFrameSlots | (call_count_ & 0xFFFFFFFF);
-    const auto outgoing = mesh_.context->createUnboundBuffer(&frames_[self_], sizeof(Frame));
-    const auto incoming = mesh_.context->createUnboundBuffer(frames_.data(), size_ * sizeof(Frame));
-    for (std::size_t step = 1; step < size_; ++step) {
-      const std::size_t r = (self_ + step) % size_;
-      incoming->recv(static_cast<int>(r), slot, r * sizeof(Frame), sizeof(Frame));
-      outgoing->send(static_cast<int>(r), slot);
-    }
-    for (std::size_t step = 1; step < size_; ++step) {
-      int from = 0;
-      incoming->waitRecv(&from, gloo_timeout(deadline));
-      has_come_[static_cast<std::size_t>(from)] = true;
-    }
-    for (std::size_t step = 1; step < size_; ++step) {
-      outgoing->waitSend(gloo_timeout(deadline));
-    }
-  });
-}
-
-// Runs one Gloo operation; its exceptions become the family's first error.
-Status GlooCommunicator::guarded(Deadline deadline, const std::function<void()>& operation) {
-  parts_.family->enter();
-  Status status;
-  try {
-    operation();
-  } catch (const std::exception& error) {
-    status = explain(error.what(), deadline);
-  }
-  parts_.family->leave();
-  return status.ok() ? status : fail(status);
-}
-
 Status GlooCommunicator::fail(const Status& error) {
   parts_.family->abort(error);
   return parts_.family->failure();
-}
-
-Status GlooCommunicator::explain(const char* what, Deadline deadline) const {
-  const std::string call = to_string(CallName{own().record.kind, own().record.index});
-  if (deadline.expired()) {
-    std::string absent;
-    for (std::size_t r = 0; r < size_; ++r) {
-      if (!has_come_[r]) {
-        absent += (absent.empty() ? "" : ", ") + mesh_.names[r];
-      }
-    }
-    return deadline_exceeded(
-        absent.empty() ? call + " did not finish in time: a peer stopped in the middle of it"
-                       : absent + " did not arrive at " + call + " in time");
-  }
-  const std::string closed = parts_.family->closed_peers();
-  return unavailable(call + ": " + (closed.empty() ? std::string{what} : closed));
 }
 
 Status GlooCommunicator::refuse(std::string_view why) {

@@ -2,8 +2,9 @@
 //
 // Every call begins with a frame that each rank sends to each other: its record, and its
 // contribution when that is small. So mismatches are found before any data moves, whoever does not
-// arrive is known by name, and a small collective ends with the frames. Large data then moves with
-// Gloo's own algorithms.
+// arrive is known by name, and a small collective ends with the frames. Large data then moves in
+// one or two rounds, each part straight to where it is needed, over Gloo's point-to-point
+// transport: unlike its collectives it can be interrupted, and reductions keep the order of ranks.
 #pragma once
 
 #include "src/call_record.h"
@@ -12,7 +13,6 @@
 
 #include <muster/comm/communicator.h>
 
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -74,26 +74,46 @@ class GlooCommunicator final : public Communicator {
     std::byte payload[kInlineBytes];
   };
 
+  // Bytes that go to, or come from, one peer.
+  struct Piece {
+    std::size_t peer;
+    std::byte* data;
+    std::size_t size;
+  };
+
+  // [begin, begin + size) of the concatenated data, in bytes.
+  struct Part {
+    std::size_t begin;
+    std::size_t size;
+  };
+
   GlooCommunicator(Parts parts, GlooMesh mesh);
 
   // gloo_communicator.cpp: the frame of every call.
   Frame& begin(CallKind kind);
   static void place(Frame& frame, const void* data, std::size_t bytes);
   [[nodiscard]] Status enter(Deadline deadline);
-  [[nodiscard]] Status exchange_frames(Deadline deadline);
-  [[nodiscard]] Status guarded(Deadline deadline, const std::function<void()>& operation);
   [[nodiscard]] Status fail(const Status& error);
-  [[nodiscard]] Status explain(const char* what, Deadline deadline) const;
   [[nodiscard]] Status refuse(std::string_view why);
   [[nodiscard]] bool all_inline() const;
 
+  // gloo_transfer.cpp: moving bytes.
+  [[nodiscard]] Status transfer(
+      std::span<const Piece> outgoing, std::span<const Piece> incoming, Deadline deadline);
+  [[nodiscard]] Status explain(const char* what, Deadline deadline);
+
   // gloo_collectives.cpp: data that did not fit into the frames.
-  [[nodiscard]] Status reduce_parts(
-      std::byte* data, std::span<const std::size_t> counts, Deadline deadline);
   [[nodiscard]] std::byte* scratch(std::size_t size);
+  [[nodiscard]] std::vector<Part> parts_of(
+      std::span<const std::uint64_t> counts, DType dtype) const;
+  [[nodiscard]] std::vector<Part> slices_of(std::size_t bytes) const;
+  [[nodiscard]] Status reduce_parts(
+      std::byte* data, std::span<const Part> parts, Deadline deadline);
   [[nodiscard]] Status gather_parts(
-      std::byte* data, std::span<const std::size_t> counts, Deadline deadline);
-  [[nodiscard]] Status exchange_parts(const std::byte* send, std::byte* receive, Deadline deadline);
+      std::byte* data, std::span<const Part> parts, Deadline deadline);
+  [[nodiscard]] Status broadcast_slices(
+      std::byte* data, std::size_t bytes, std::size_t root, Deadline deadline);
+  [[nodiscard]] Status exchange_parts(std::byte* send, std::byte* receive, Deadline deadline);
 
   [[nodiscard]] const Frame& own() const { return frames_[self_]; }
 
@@ -107,8 +127,9 @@ class GlooCommunicator final : public Communicator {
   std::size_t size_;
   int watch_key_;
   std::uint64_t call_count_{0};
-  std::vector<Frame> frames_;   // frames_[r]: of rank r, for the call in progress.
-  std::vector<bool> has_come_;  // Whose frame of the call in progress has arrived.
+  std::uint64_t round_count_{0};     // Transfers of the call in progress; the first is the frames.
+  std::vector<Frame> frames_;        // frames_[r]: of rank r, for the call in progress.
+  std::vector<bool> is_waited_for_;  // The peers that keep the transfer in progress waiting.
   std::vector<std::unique_ptr<std::byte, AlignedDelete>> allocations_;
   std::unique_ptr<std::byte[]> scratch_;
   std::size_t scratch_size_{0};

@@ -13,6 +13,8 @@
 #include <muster/common/status.h>
 
 #include <atomic>
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -41,10 +43,12 @@ class GlooFamily {
   [[nodiscard]] int watch(std::vector<Link> links);
   void release(int key);
 
-  // Between `enter` and `leave` this rank waits for its peers, so a closed socket is an error.
-  void enter() { calls_in_flight_.fetch_add(1); }
-
-  void leave() { calls_in_flight_.fetch_sub(1); }
+  // Between both the rank waits for the peers of group `key`, so a closed socket of that group is
+  // an error; at other times it is not, peers may drop a sub-group earlier than we do. An abort
+  // calls `interrupt`, from any thread, with the family locked. False when the family is already
+  // aborted.
+  [[nodiscard]] bool enter(int key, std::function<void()> interrupt);
+  void leave(int key);
 
   // Keeps the first error of the family and shuts all sockets down.
   void abort(const Status& reason);
@@ -54,18 +58,33 @@ class GlooFamily {
   // The first error: with its own code the first time, then as kAborted.
   [[nodiscard]] Status failure();
 
-  // "rank 2 (...) closed its connection", or empty while all sockets are open.
-  [[nodiscard]] std::string closed_peers() const;
+  // "rank 2 (...) closed the connection ...", or empty while all sockets are open. Names the peers
+  // of group `key` whose sockets had ended when the first end was seen: later ones are mostly
+  // survivors that give up.
+  [[nodiscard]] std::string closed_peers(int key);
+
+  // After an operation has failed: gives every rank the time to see whose sockets ended first,
+  // before we shut our own down and look dead ourselves.
+  static void settle();
 
  private:
-  explicit GlooFamily(FileDescriptor wake_up);
-  void run();
-  void wake() const;
+  using Time = std::chrono::steady_clock::time_point;
 
   struct Group {
     int key;
     std::vector<Link> links;
+    std::vector<std::string> closed_first;
+    Time closed_at;                   // When `closed_first` was seen.
+    std::function<void()> interrupt;  // Set while in a call.
+    Time called_at;
   };
+
+  explicit GlooFamily(FileDescriptor wake_up);
+  void run();
+  void wake() const;
+  [[nodiscard]] Group* find(int key);
+  static void look_for_closed(Group& group);
+  [[nodiscard]] std::string overdue_peers();
 
   FileDescriptor wake_up_;  // eventfd: the list of sockets has changed, or the thread shall end.
   mutable std::mutex mutex_;
@@ -74,7 +93,6 @@ class GlooFamily {
   Status first_error_;
   bool told_{false};
   std::atomic<bool> stop_{false};
-  std::atomic<int> calls_in_flight_{0};
   std::thread thread_;
 };
 

@@ -47,6 +47,7 @@ Expected<std::unique_ptr<Communicator>> GroupCommunicator::split(
   }
   const auto position = std::find(chosen.begin(), chosen.end(), self) - chosen.begin();
   std::vector<int> members;
+  members.reserve(chosen.size());
   for (const std::size_t r : chosen) {
     members.push_back(barrier_.members()[r]);
   }

@@ -5,7 +5,6 @@
 #include <muster/common/random.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <string>
@@ -48,18 +47,11 @@ std::vector<T> reduced(int size, std::size_t count, std::uint64_t seed, ReduceOp
   return result;
 }
 
-// "" when both are equal bit for bit, or, with a tolerance, within `tolerance` absolutely.
+// "" when both are equal bit for bit.
 template <typename T>
-std::string difference(
-    std::span<const T> got,
-    std::span<const T> wanted,
-    const std::string& what,
-    double tolerance = 0.0) {
+std::string difference(std::span<const T> got, std::span<const T> wanted, const std::string& what) {
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const double distance = std::abs(static_cast<double>(got[i]) - static_cast<double>(wanted[i]));
-    const bool same =
-        tolerance == 0.0 ? std::memcmp(&got[i], &wanted[i], sizeof(T)) == 0 : distance <= tolerance;
-    if (!same) {
+    if (std::memcmp(&got[i], &wanted[i], sizeof(T)) != 0) {
       return what + ": element " + std::to_string(i) + " is " + std::to_string(got[i]) +
              " instead of " + std::to_string(wanted[i]);
     }

@@ -9,7 +9,7 @@
 // After an error the contents of the buffers are unspecified. Nothing here throws.
 //
 // Determinism: reductions combine contributions in rank order, so the result is the same on every
-// rank and in every run, bit for bit (gloo: same on every rank; order fixed by its ring).
+// rank, in every run and on every backend, bit for bit.
 #pragma once
 
 #include <muster/common/clock.h>
@@ -34,16 +34,31 @@ enum class DType : std::uint8_t { kFloat32, kFloat64, kInt32, kInt64, kUint8 };
 // Maps C++ element types to DType.
 template <typename T>
 struct DTypeOf;
+
 template <>
-struct DTypeOf<float> { static constexpr DType kValue = DType::kFloat32; };
+struct DTypeOf<float> {
+  static constexpr DType kValue = DType::kFloat32;
+};
+
 template <>
-struct DTypeOf<double> { static constexpr DType kValue = DType::kFloat64; };
+struct DTypeOf<double> {
+  static constexpr DType kValue = DType::kFloat64;
+};
+
 template <>
-struct DTypeOf<std::int32_t> { static constexpr DType kValue = DType::kInt32; };
+struct DTypeOf<std::int32_t> {
+  static constexpr DType kValue = DType::kInt32;
+};
+
 template <>
-struct DTypeOf<std::int64_t> { static constexpr DType kValue = DType::kInt64; };
+struct DTypeOf<std::int64_t> {
+  static constexpr DType kValue = DType::kInt64;
+};
+
 template <>
-struct DTypeOf<std::uint8_t> { static constexpr DType kValue = DType::kUint8; };
+struct DTypeOf<std::uint8_t> {
+  static constexpr DType kValue = DType::kUint8;
+};
 
 class Communicator {
  public:
@@ -72,7 +87,10 @@ class Communicator {
   // `data` holds the concatenation of all ranks' parts, counts[r] elements for rank r (may be 0).
   // On return this rank's part is reduced in place; the other parts are unspecified.
   [[nodiscard]] virtual Status reduce_scatter_bytes(
-      void* data, std::span<const std::size_t> counts, DType dtype, ReduceOp op,
+      void* data,
+      std::span<const std::size_t> counts,
+      DType dtype,
+      ReduceOp op,
       Deadline deadline) = 0;
 
   // `data` holds the concatenation of all ranks' parts; on entry this rank's part is valid, on
@@ -84,8 +102,12 @@ class Communicator {
   // receive_counts[r] elements from each rank r, in rank order. send_counts[r] here must equal
   // receive_counts[this rank] on r, else kInvalidArgument on both.
   [[nodiscard]] virtual Status all_to_all_bytes(
-      const void* send, std::span<const std::size_t> send_counts, void* receive,
-      std::span<const std::size_t> receive_counts, DType dtype, Deadline deadline) = 0;
+      const void* send,
+      std::span<const std::size_t> send_counts,
+      void* receive,
+      std::span<const std::size_t> receive_counts,
+      DType dtype,
+      Deadline deadline) = 0;
 
   [[nodiscard]] virtual Status broadcast_bytes(
       void* data, std::size_t count, DType dtype, int root, Deadline deadline) = 0;
@@ -129,8 +151,11 @@ class Communicator {
 
   template <typename T>
   [[nodiscard]] Status all_to_all(
-      std::span<const T> send, std::span<const std::size_t> send_counts, std::span<T> receive,
-      std::span<const std::size_t> receive_counts, Deadline deadline) {
+      std::span<const T> send,
+      std::span<const std::size_t> send_counts,
+      std::span<T> receive,
+      std::span<const std::size_t> receive_counts,
+      Deadline deadline) {
     return all_to_all_bytes(
         send.data(), send_counts, receive.data(), receive_counts, DTypeOf<T>::kValue, deadline);
   }
