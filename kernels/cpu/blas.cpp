@@ -72,40 +72,40 @@ blasint to_blas(std::int64_t size) {
 
 }  // namespace
 
-void blas_gemm(const GemmCall<float>& g) {
+void blas_gemm(const GemmCall<float>& call) {
   cblas_sgemm(
       CblasRowMajor,
-      to_blas(g.transpose_a),
-      to_blas(g.transpose_b),
-      to_blas(g.m),
-      to_blas(g.n),
-      to_blas(g.k),
-      g.alpha,
-      g.a,
-      to_blas(g.lda),
-      g.b,
-      to_blas(g.ldb),
-      g.beta,
-      g.c,
-      to_blas(g.ldc));
+      to_blas(call.transpose_a),
+      to_blas(call.transpose_b),
+      to_blas(call.m),
+      to_blas(call.n),
+      to_blas(call.k),
+      call.alpha,
+      call.a,
+      to_blas(call.lda),
+      call.b,
+      to_blas(call.ldb),
+      call.beta,
+      call.c,
+      to_blas(call.ldc));
 }
 
-void blas_gemm(const GemmCall<double>& g) {
+void blas_gemm(const GemmCall<double>& call) {
   cblas_dgemm(
       CblasRowMajor,
-      to_blas(g.transpose_a),
-      to_blas(g.transpose_b),
-      to_blas(g.m),
-      to_blas(g.n),
-      to_blas(g.k),
-      g.alpha,
-      g.a,
-      to_blas(g.lda),
-      g.b,
-      to_blas(g.ldb),
-      g.beta,
-      g.c,
-      to_blas(g.ldc));
+      to_blas(call.transpose_a),
+      to_blas(call.transpose_b),
+      to_blas(call.m),
+      to_blas(call.n),
+      to_blas(call.k),
+      call.alpha,
+      call.a,
+      to_blas(call.lda),
+      call.b,
+      to_blas(call.ldb),
+      call.beta,
+      call.c,
+      to_blas(call.ldc));
 }
 
 namespace {

@@ -71,7 +71,7 @@ MUSTER_INLINE PackOf<T, B, false> map(F f, PackOf<T, B, false> a, Rest... rest) 
 
 template <typename P>
 MUSTER_INLINE P load(const void* p) {
-  P result;
+  P result;  // NOLINT(cppcoreguidelines-pro-type-member-init): the next line writes all of it.
   __builtin_memcpy(&result, p, sizeof(P));
   return result;
 }
