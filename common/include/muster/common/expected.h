@@ -16,10 +16,10 @@ class [[nodiscard]] Expected {
  public:
   using value_type = T;
 
-  Expected(T value) : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Expected(T value) : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT(google-*)
 
   // `status` must not be a success: there would be neither value nor error.
-  Expected(Status status) : state_(std::in_place_index<1>, std::move(status)) {  // NOLINT(google-explicit-constructor)
+  Expected(Status status) : state_(std::in_place_index<1>, std::move(status)) {  // NOLINT(google-*)
     MUSTER_CHECK(!std::get<1>(state_).ok(), "Expected built from a successful Status");
   }
 

@@ -15,7 +15,7 @@ class StrongId {
   constexpr explicit StrongId(T value) : value_(value) {}
 
   [[nodiscard]] constexpr T value() const { return value_; }
-
+  // NOLINTNEXTLINE(modernize-use-nullptr): the 0 of a defaulted comparison is not a pointer.
   friend constexpr auto operator<=>(StrongId, StrongId) = default;
 
  private:
