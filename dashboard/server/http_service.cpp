@@ -175,9 +175,9 @@ class BeastService final : public HttpService {
     return {};
   }
 
-  std::string address() const override { return address_text(endpoint_); }
+  [[nodiscard]] std::string address() const override { return address_text(endpoint_); }
 
-  bool is_loopback() const override { return endpoint_.address().is_loopback(); }
+  [[nodiscard]] bool is_loopback() const override { return endpoint_.address().is_loopback(); }
 
   void stop() override {
     if (!thread_.joinable()) {

@@ -21,7 +21,7 @@ class HttpServer final : public Server {
     return {};
   }
 
-  std::string url() const override { return url_; }
+  [[nodiscard]] std::string url() const override { return url_; }
 
   void stop() override { service_->stop(); }
 

@@ -96,16 +96,19 @@ export class LineChart extends Panel {
   // Replaced stretches first: what counts is drawn over them.
   private strands(): Strand[] {
     const { view, model, cache } = this.context;
-    const strands = model.generations.flatMap(({ generation }) => this.shownCurves().flatMap((curve) => {
-      const track = cache.track(curve.seriesId, generation);
-      if (!track) return [];
+    const shown = this.shownCurves();
+    const strands = model.generations.flatMap(({ generation }) => {
       const turn = replacedFrom(model.generations, generation);
       const unreported = this.options.lateByOne?.() ? unreportedSteps(this.context, generation) : [];
-      const common = { track, generation, color: curve.color, unreported };
-      const kept: Strand = { ...common, begin: 0, end: turn, replaced: false };
-      const replaced: Strand = { ...common, begin: turn, end: Infinity, replaced: true };
-      return Number.isFinite(turn) && view.replacedSteps ? [kept, replaced] : [kept];
-    }));
+      return shown.flatMap((curve) => {
+        const track = cache.track(curve.seriesId, generation);
+        if (!track) return [];
+        const common = { track, generation, color: curve.color, unreported };
+        const kept: Strand = { ...common, begin: 0, end: turn, replaced: false };
+        const replaced: Strand = { ...common, begin: turn, end: Infinity, replaced: true };
+        return Number.isFinite(turn) && view.replacedSteps ? [kept, replaced] : [kept];
+      });
+    });
     return strands.sort((a, b) => Number(b.replaced) - Number(a.replaced));
   }
 

@@ -8,8 +8,9 @@ import { eventVariable, withAlpha } from "./palette";
 
 const HIT_PIXELS = 5;
 const FLAG = 4;
-const LINES_MAX = 12; // of one quiet kind: more would be a curtain before the curves
+const LINES_MAX = 8; // of one quiet kind: more would be a curtain before the curves
 const STRENGTH = { info: 0.4, warning: 0.6, error: 0.8 };
+const WORST = ["info", "warning", "error"];
 
 // Events with a step, inside the plot, whose kind is not hidden.
 export function visibleEvents(events: RunEvent[], plot: Plot, hiddenKinds: Set<string>): RunEvent[] {
@@ -39,7 +40,9 @@ export function drawMarks(ctx: CanvasRenderingContext2D, plot: Plot, events: Run
   for (const { kind } of events) counts.set(kind, (counts.get(kind) ?? 0) + 1);
   ctx.save();
   ctx.lineWidth = 1;
-  for (const event of events) {
+  // The worst last: at one step a finding's flag hides that of the action it led to.
+  const order = [...events].sort((a, b) => WORST.indexOf(a.severity) - WORST.indexOf(b.severity));
+  for (const event of order) {
     const x = Math.round(toX(plot, event.step)) + 0.5;
     const variable = eventVariable(event.kind);
     const key = `${x} ${variable}`;

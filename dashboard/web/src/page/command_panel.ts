@@ -11,24 +11,29 @@ const STAGES = ["issued", "armed", "applied"] as const;
 
 export class CommandPanel {
   readonly element: HTMLElement;
-  private readonly buttons = h("div", { class: "command-buttons" });
+  private readonly buttons: HTMLButtonElement[];
   private readonly list = h("ol", { class: "commands" });
 
   constructor(private readonly model: RunModel) {
+    this.buttons = COMMANDS.map((form) => h(
+      "button",
+      { class: form.kind === "stop" ? "danger-quiet" : form.kind === "checkpoint_now" ? "primary-quiet" : "quiet",
+        "data-command": form.kind, onclick: () => askCommand(model.runId, form, model.access) },
+      form.title));
     this.element = h("section", { class: "card", id: "commands", "aria-label": "Steering" },
-      h("header", { class: "card-header" }, h("h2", {}, "Steering")), this.buttons, this.list);
+      h("header", { class: "card-header" }, h("h2", {}, "Steering")),
+      h("div", { class: "command-buttons" }, ...this.buttons), this.list);
     this.update();
   }
 
   update(): void {
     const off = this.model.access === "off";
-    fill(this.buttons, ...COMMANDS.map((form) => h(
-      "button",
-      { class: form.kind === "stop" ? "danger-quiet" : form.kind === "checkpoint_now" ? "primary-quiet" : "quiet",
-        "data-command": form.kind, disabled: off,
-        title: off ? "Commands are off: this dashboard only reads" : form.effect,
-        onclick: () => askCommand(this.model.runId, form, this.model.access) },
-      form.title)));
+    const ended = this.model.hasEnded;
+    this.buttons.forEach((button, i) => {
+      button.disabled = off || ended;
+      button.title = off ? "Commands are off: this dashboard only reads"
+        : ended ? "The run has ended: no rank is there to take a command" : (COMMANDS[i]?.effect ?? "");
+    });
     const newest = [...this.model.commands].sort((a, b) => b.id - a.id).slice(0, SHOWN);
     fill(this.list, ...(newest.length > 0
       ? newest.map((command) => this.row(command))

@@ -118,7 +118,7 @@ export class RunPage {
     if (changes.has("catalog")) this.followCatalog();
     if (changes.has("events")) this.events.update();
     if (changes.has("ranks") || changes.has("run")) this.ranks.update();
-    if (changes.has("commands")) this.commands.update();
+    if (changes.has("commands") || changes.has("events")) this.commands.update();
     this.header.update();
     this.toolbar.update();
     if (changes.has("run")) this.refresher.follow();
