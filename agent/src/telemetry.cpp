@@ -5,7 +5,9 @@
 #include <muster/common/hash.h>
 #include <muster/common/log.h>
 
+#include <exception>
 #include <span>
+#include <string>
 #include <utility>
 
 namespace muster::agent {
@@ -20,8 +22,13 @@ Telemetry::~Telemetry() {
 }
 
 void Telemetry::start() {
-  if (uplink_ != nullptr) {
+  if (uplink_ == nullptr) {
+    return;
+  }
+  try {
     uplink_->start();
+  } catch (const std::exception& fault) {
+    detach(std::string{"no thread for the uplink: "} + fault.what());
   }
 }
 

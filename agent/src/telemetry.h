@@ -28,7 +28,7 @@ class Telemetry {
   Telemetry(Telemetry&&) = delete;
   Telemetry& operator=(Telemetry&&) = delete;
 
-  // Starts the I/O thread.
+  // Starts the I/O thread; without one for it, detaches.
   void start();
 
   // The slot of the next finished step, or null when it must be dropped (counted here).

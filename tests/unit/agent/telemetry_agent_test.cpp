@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -235,6 +237,27 @@ TEST_F(WatchedTraining, TelemetryNeverChangesTraining) {
     EXPECT_TRUE(result.status.ok()) << result.status.to_string();
     EXPECT_EQ(result.parameters, plain[0].parameters);
   }
+}
+
+// No room for the stack of another thread: the I/O thread cannot start.
+TEST_F(WatchedTraining, AnUplinkThatCannotStartDoesNotStopTraining) {
+  pthread_attr_t kept;
+  ASSERT_EQ(::pthread_getattr_default_np(&kept), 0);
+  GroupOptions options = group(1, 10);
+  const auto with_address = options.adjust;
+  options.adjust = [&](AgentOptions& agent) {
+    with_address(agent);
+    pthread_attr_t huge;
+    ASSERT_EQ(::pthread_getattr_default_np(&huge), 0);
+    ASSERT_EQ(::pthread_attr_setstacksize(&huge, std::size_t{1} << 46U), 0);
+    ASSERT_EQ(::pthread_setattr_default_np(&huge), 0);
+    ::pthread_attr_destroy(&huge);
+  };
+  const auto results = train(options);
+  EXPECT_EQ(::pthread_setattr_default_np(&kept), 0);
+  ::pthread_attr_destroy(&kept);
+  EXPECT_TRUE(results[0].status.ok()) << results[0].status.to_string();
+  EXPECT_EQ(results[0].verdicts.size(), 10U);
 }
 
 TEST_F(WatchedTraining, BadCollectorAddressIsNamedAtJoin) {
