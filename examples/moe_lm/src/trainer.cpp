@@ -20,6 +20,7 @@ namespace {
 
 using agent::Phase;
 constexpr const char* kCursor = "data_cursor";
+constexpr const char* kDataOrder = "data_order";
 
 // Everything of the run that lives as long as it, in the order of dependence.
 class Trainer final : public TrainingLoop {
@@ -51,6 +52,7 @@ class Trainer final : public TrainingLoop {
   [[nodiscard]] bool hits(const std::optional<FaultPoint>& fault) const;
   [[nodiscard]] std::int64_t tokens_per_rank() const;
   [[nodiscard]] std::int64_t total_steps() const;
+  [[nodiscard]] std::string data_order() const;
 
   comm::Communicator& world_;
   const TrainSetup setup_;
@@ -104,6 +106,7 @@ Status Trainer::join_agent() {
 
 Status Trainer::take_up() {
   state_.values[kCursor] = "0";
+  state_.values[kDataOrder] = data_order();
   state_.on_verdict = [this](const agent::Verdict& verdict, const agent::ReducedLanes& lanes) {
     if (!verdict.skip) {
       balance_experts(lanes);
@@ -115,6 +118,11 @@ Status Trainer::take_up() {
          model_->moe_blocks()[layer].bias()});
   }
   MUSTER_RETURN_IF_ERROR(agent_->restore(state_));
+  if (state_.values[kDataOrder] != data_order()) {
+    return failed_precondition(
+        "the checkpoint was saved with " + state_.values[kDataOrder] + ", this run has " +
+        data_order() + ": start with the flags it was saved with, or with another run id");
+  }
   const std::string& text = state_.values[kCursor];
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), cursor_);
   if (parsed.ec != std::errc{} || parsed.ptr != text.data() + text.size()) {
@@ -182,6 +190,12 @@ void Trainer::skip_left_out_batch() {
 
 std::int64_t Trainer::tokens_per_rank() const {
   return options_.batch / world_.size() * options_.model.sequence;
+}
+
+// What the cursor counts: with other values it would point at other text.
+std::string Trainer::data_order() const {
+  return "--seed " + std::to_string(options_.seed) + " --batch " + std::to_string(options_.batch) +
+         " --seq " + std::to_string(options_.model.sequence);
 }
 
 std::int64_t Trainer::total_steps() const {

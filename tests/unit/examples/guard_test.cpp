@@ -108,6 +108,24 @@ TEST(MoeLmGuard, ARunThatHadEndedTrainsNoFurtherStep) {
   }
 }
 
+TEST(MoeLmGuard, RefusesToGoOnInAnotherDataOrder) {
+  const TemporaryFolder folder;
+  TrainOptions options = small_options();
+  static_cast<void>(final_bits(
+      2, options, [&](TrainSetup& setup) { setup.agent.checkpoint_root = folder.path(); }));
+  const auto saved = checkpoint::newest_verified(folder.path(), "test");
+  ASSERT_TRUE(saved.ok()) << saved.status().to_string();
+  options.seed += 1;
+  const auto results = run_job(2, options, [&](TrainSetup& setup) {
+    setup.agent.resume_from = saved->path;
+    setup.agent.identity.generation = Generation{2};
+  });
+  for (const auto& result : results) {
+    EXPECT_EQ(result.status().code(), StatusCode::kFailedPrecondition);
+    EXPECT_THAT(result.status().message(), HasSubstr("--seed"));
+  }
+}
+
 TEST(MoeLmGuard, RefusesATextShorterThanASequence) {
   const std::string text = "sixteen bytes...";
   const auto results = run_job(1, small_options(), [&](TrainSetup& setup) { setup.text = &text; });
