@@ -56,8 +56,8 @@ Status check_model(const ModelInfo& model, optimizer::Optimizer& optimizer) {
 }
 
 const Clock& clock_of(const AgentOptions& options) {
-  static const SystemClock system;
-  return options.clock == nullptr ? system : *options.clock;
+  static const SystemClock kSystem;
+  return options.clock == nullptr ? kSystem : *options.clock;
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ Status Saver::wait(std::chrono::nanoseconds timeout) {
   if (writer_ == nullptr) {
     return {};
   }
-  const Status idle = writer_->wait(timeout);
+  Status idle = writer_->wait(timeout);
   settle_commit();
   if (idle.ok() && committing_.sequence != 0) {  // The writer is done with it, and it is not there.
     committing_.reason = failure();
