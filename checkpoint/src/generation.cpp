@@ -19,12 +19,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-using std::chrono_literals::operator""ms;
-using std::chrono_literals::operator""s;
-
 // Holders keep the lock for a few file operations; a longer wait means a stuck one.
-constexpr auto kLockTimeout = 10s;
-constexpr auto kLockRetry = 5ms;
+constexpr auto kLockTimeout = std::chrono::seconds{10};
+constexpr auto kLockRetry = std::chrono::milliseconds{5};
 
 // Folders outlive a lost GENERATION file, so their names bound the next number from below.
 Generation highest_in_names(const fs::path& run_folder) {

@@ -118,7 +118,7 @@ fs::path SaveId::committed_folder() const {
 
 Status prepare_rank(
     Disk& disk, const SaveId& id, const Snapshot& snapshot, const std::atomic<bool>& cancelled) {
-  const Status written = write_rank(disk, id, snapshot, cancelled);
+  Status written = write_rank(disk, id, snapshot, cancelled);
   if (!written.ok()) {
     // Best effort: what cannot be removed is collected by the next generation.
     static_cast<void>(remove_rank(disk, id));

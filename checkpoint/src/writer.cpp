@@ -76,29 +76,29 @@ class ThreadedWriter final : public Writer {
     return state_;
   }
 
-  std::int64_t prepared_sequence() const override {
+  [[nodiscard]] std::int64_t prepared_sequence() const override {
     const std::lock_guard lock(mutex_);
     return prepared_sequence_;
   }
 
-  std::int64_t active_sequence() const override {
+  [[nodiscard]] std::int64_t active_sequence() const override {
     const std::lock_guard lock(mutex_);
     return active_ ? active_->id.sequence : 0;
   }
 
-  Status last_error() const override {
+  [[nodiscard]] Status last_error() const override {
     const std::lock_guard lock(mutex_);
     return last_error_;
   }
 
-  std::int64_t committed_sequence() const override {
+  [[nodiscard]] std::int64_t committed_sequence() const override {
     const std::lock_guard lock(mutex_);
     return committed_sequence_;
   }
 
-  std::int64_t last_stall_ns() const override { return last_stall_ns_; }
+  [[nodiscard]] std::int64_t last_stall_ns() const override { return last_stall_ns_; }
 
-  std::int64_t last_snapshot_bytes() const override { return last_snapshot_bytes_; }
+  [[nodiscard]] std::int64_t last_snapshot_bytes() const override { return last_snapshot_bytes_; }
 
   // The lowest rank clears what older generations left.
   void start_garbage_collection() {
@@ -213,7 +213,7 @@ Status ThreadedWriter::begin(std::int64_t sequence, StepIndex step, const RankSt
       options_.world_size,
       sequence,
       options_.incarnation};
-  const Status staged = stage(*save, state);
+  Status staged = stage(*save, state);
   {
     const std::lock_guard lock(mutex_);
     last_begun_sequence_ = sequence;
@@ -361,8 +361,8 @@ Expected<std::unique_ptr<Writer>> create_writer(
 Expected<std::unique_ptr<Writer>> Writer::create(WriterOptions options) {
   // Stateless both, shared by all writers of the process.
   static Disk disk;
-  static const SystemClock clock;
-  return create_writer(std::move(options), disk, clock);
+  static const SystemClock kClock;
+  return create_writer(std::move(options), disk, kClock);
 }
 
 }  // namespace muster::checkpoint
