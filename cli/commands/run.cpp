@@ -83,7 +83,8 @@ Status check_numbers(const RunFlags& flags) {
 }
 
 Status check_one_host(const RunFlags& flags) {
-  const char* slurm_nodes = std::getenv("SLURM_NNODES");
+  // Nothing in this process writes the environment.
+  const char* slurm_nodes = std::getenv("SLURM_NNODES");  // NOLINT(concurrency-mt-unsafe)
   const int slurm_count = slurm_nodes == nullptr ? 1 : std::atoi(slurm_nodes);
   if (flags.node_count != 1 || flags.node_rank != 0) {
     return unimplemented(

@@ -86,12 +86,12 @@ class ProcessLauncher final : public Launcher {
 
   void request_stop() override { ::eventfd_write(stop_event_.get(), 1); }
 
-  LauncherSnapshot snapshot() const override {
+  [[nodiscard]] LauncherSnapshot snapshot() const override {
     const std::lock_guard lock(mutex_);
     return snapshot_;
   }
 
-  const LauncherOptions& options() const override { return options_; }
+  [[nodiscard]] const LauncherOptions& options() const override { return options_; }
 
  private:
   struct Ending {
