@@ -63,7 +63,7 @@ Status Ingest::handle(Task& task) {
           if (found == sessions_.end() || found->second.refused) {
             return {};
           }
-          const Status status = add(found->second, work);
+          Status status = add(found->second, work);
           if (!status.ok() && is_callers_fault(status.code())) {
             // A session that the store does not know any more starts over; bad data stays bad.
             refuse(found->second, status.message(), status.code() != StatusCode::kInvalidArgument);

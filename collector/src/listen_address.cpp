@@ -6,7 +6,7 @@
 namespace muster::collector {
 
 Expected<ListenAddress> parse_listen_address(const std::string& text) {
-  const Status malformed = invalid_argument(
+  Status malformed = invalid_argument(
       "'" + text + "' is no address to listen on; write HOST:PORT, as 127.0.0.1:29600");
   const std::size_t colon = text.rfind(':');
   if (colon == std::string::npos || colon == 0) {

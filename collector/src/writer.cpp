@@ -13,7 +13,7 @@ constexpr std::chrono::seconds kCompactInterval{2};
 
 }  // namespace
 
-Writer::Writer(
+Writer::Writer(  // NOLINT(readability-function-size): its collaborators, each by name
     std::unique_ptr<store::Store> store,
     const Policy& policy,
     const Clock& clock,

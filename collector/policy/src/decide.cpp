@@ -32,7 +32,7 @@ Outcome hold_back(const Rule& rule, std::int64_t step, const PolicyState::RuleSt
 
 std::string explain(
     const Rule& rule, const PolicyState::RuleState& state, const Action& action, Outcome outcome) {
-  const std::string what = std::string{to_string(action.kind)} + " by rule " + rule.name;
+  std::string what = std::string{to_string(action.kind)} + " by rule " + rule.name;
   switch (outcome) {
     case Outcome::kExecute:
       return what;

@@ -57,19 +57,17 @@ Status FrameLog::check(
 Expected<FrameLog::Added> FrameLog::add(
     SessionTable& sessions,
     SessionState& session,
-    std::int32_t rank,
-    std::int64_t generation,
-    const SchemaInfo& schema,
-    std::uint64_t first_seq,
-    const std::vector<SampleFrame>& frames,
+    const FrameBatch& batch,
     std::set<std::int64_t>& ready) {
   Added added;
+  const SchemaInfo& schema = batch.schema;
+  const bool is_first_rank = batch.identity.rank.value() == 0;
   StreamState& stream = *session.stream;
   const auto samples_per_frame =
-      static_cast<std::int64_t>(rank == 0 ? schema.metric_count : schema.rank_metric_count);
-  for (std::size_t i = 0; i < frames.size(); ++i) {
-    const SampleFrame& frame = frames[i];
-    bool is_new = sessions.accept(session, first_seq + i);
+      static_cast<std::int64_t>(is_first_rank ? schema.metric_count : schema.rank_metric_count);
+  for (std::size_t i = 0; i < batch.frames.size(); ++i) {
+    const SampleFrame& frame = batch.frames[i];
+    bool is_new = sessions.accept(session, batch.first_seq + i);
     if (is_new) {
       MUSTER_ASSIGN_OR_RETURN(is_new, insert(stream, schema.schema_id, frame));
     }
@@ -81,8 +79,8 @@ Expected<FrameLog::Added> FrameLog::add(
       ready.insert(stream.stream_id);
     }
     session.step = std::max(session.step, frame.step);
-    if (rank == 0) {
-      note_loss(*session.run, schema, generation, frame);
+    if (is_first_rank) {
+      note_loss(*session.run, schema, batch.identity.generation.value(), frame);
     }
     ++added.frames;
     added.samples += samples_per_frame;

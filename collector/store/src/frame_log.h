@@ -5,6 +5,7 @@
 #include "src/schema_table.h"
 #include "src/session_table.h"
 
+#include <muster/common/ids.h>
 #include <muster/common/telemetry.h>
 
 #include <cstdint>
@@ -12,6 +13,14 @@
 #include <vector>
 
 namespace muster::store {
+
+// Frames of one rank with one schema, numbered from `first_seq`.
+struct FrameBatch {
+  const Identity& identity;
+  const SchemaInfo& schema;
+  std::uint64_t first_seq;
+  const std::vector<SampleFrame>& frames;
+};
 
 class FrameLog {
  public:
@@ -28,16 +37,12 @@ class FrameLog {
   [[nodiscard]] static Status check(
       const SchemaInfo& schema, std::uint64_t first_seq, const std::vector<SampleFrame>& frames);
 
-  // After `check`. `rank` as in the session. Streams that now have something to transpose are put
-  // into `ready`.
+  // After `check`. `session` is the one of the batch's identity. Streams that now have something to
+  // transpose are put into `ready`.
   [[nodiscard]] Expected<Added> add(
       SessionTable& sessions,
       SessionState& session,
-      std::int32_t rank,
-      std::int64_t generation,
-      const SchemaInfo& schema,
-      std::uint64_t first_seq,
-      const std::vector<SampleFrame>& frames,
+      const FrameBatch& batch,
       std::set<std::int64_t>& ready);
 
  private:

@@ -169,15 +169,7 @@ Status SqliteStore::write_frames(
     const std::vector<SampleFrame>& frames) {
   MUSTER_ASSIGN_OR_RETURN(
       const FrameLog::Added added,
-      frames_.add(
-          sessions_,
-          session,
-          identity.rank.value(),
-          identity.generation.value(),
-          schema,
-          first_seq,
-          frames,
-          ready_));
+      frames_.add(sessions_, session, FrameBatch{identity, schema, first_seq, frames}, ready_));
   counters_.frames += added.frames;
   counters_.samples += added.samples;
   counters_.duplicates += added.duplicates;
