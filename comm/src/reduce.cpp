@@ -91,14 +91,14 @@ template <typename T, typename Op>
 
 template <typename T, typename Op>
 void reduce_best(const Job& job) {
-  static const bool has_avx512 =
+  static const bool kHasAvx512 =
       __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
       __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
-  static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
-  if (has_avx512) {
+  static const bool kHasAvx2 = __builtin_cpu_supports("avx2") != 0;
+  if (kHasAvx512) {
     return reduce_avx512<T, Op>(job);
   }
-  return has_avx2 ? reduce_avx2<T, Op>(job) : reduce_portable<T, Op>(job);
+  return kHasAvx2 ? reduce_avx2<T, Op>(job) : reduce_portable<T, Op>(job);
 }
 
 #else
