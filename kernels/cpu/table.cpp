@@ -47,8 +47,8 @@ Tables choose_tables() {
 }
 
 const Tables& tables() {
-  static const Tables chosen = choose_tables();
-  return chosen;
+  static const Tables kChosen = choose_tables();
+  return kChosen;
 }
 
 }  // namespace
