@@ -42,7 +42,7 @@ struct ListenAddress {
 
 Expected<ListenAddress> parse_listen(const std::string& listen) {
   const std::size_t colon = listen.rfind(':');
-  const Status malformed = invalid_argument(
+  Status malformed = invalid_argument(
       "dashboard address \"" + listen + "\" is not HOST:PORT; use for example 127.0.0.1:29680");
   if (colon == std::string::npos || colon == 0 || colon + 1 == listen.size()) {
     return malformed;
