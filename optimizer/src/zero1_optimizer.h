@@ -28,11 +28,13 @@ class Zero1Optimizer final : public Optimizer {
 
   Parameter* find(std::string_view name) override;
 
-  const std::vector<std::string>& group_names() const override { return routing_.group_names; }
+  [[nodiscard]] const std::vector<std::string>& group_names() const override {
+    return routing_.group_names;
+  }
 
-  const OptimizerOptions& options() const override { return options_; }
+  [[nodiscard]] const OptimizerOptions& options() const override { return options_; }
 
-  std::int64_t applied_steps() const override { return applied_steps_; }
+  [[nodiscard]] std::int64_t applied_steps() const override { return applied_steps_; }
 
   void set_applied_steps(std::int64_t steps) override { applied_steps_ = steps; }
 
@@ -43,13 +45,13 @@ class Zero1Optimizer final : public Optimizer {
   Status gather_parameters(Deadline deadline) override;
   void zero_gradients() override;
 
-  std::span<const GroupUpdateStatistics> update_statistics() const override {
+  [[nodiscard]] std::span<const GroupUpdateStatistics> update_statistics() const override {
     return update_statistics_;
   }
 
-  std::uint64_t replica_digest() const override;
+  [[nodiscard]] std::uint64_t replica_digest() const override;
   std::vector<StateTensor> state() override;
-  std::string describe_plan() const override;
+  [[nodiscard]] std::string describe_plan() const override;
 
  private:
   void adopt(const Region& region);
