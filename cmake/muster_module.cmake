@@ -7,6 +7,7 @@ function(muster_add_module name)
   add_library(muster::${name} ALIAS muster_${name})
   target_sources(muster_${name} PUBLIC FILE_SET HEADERS BASE_DIRS include FILES ${ARG_HEADERS})
   target_include_directories(muster_${name} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+  target_compile_features(muster_${name} PUBLIC cxx_std_20)  # for users of the installed package
   target_link_libraries(muster_${name} PUBLIC ${ARG_PUBLIC}
     PRIVATE $<BUILD_INTERFACE:muster_settings> ${ARG_PRIVATE})
   set_target_properties(muster_${name} PROPERTIES EXPORT_NAME ${name})
