@@ -1,8 +1,10 @@
-// Prints speeds beside a plain memcpy of the same bytes, measured in turns. Not run by default:
-//   comm_contract_test --gtest_also_run_disabled_tests --gtest_filter='*Speed*'
+// Claim: gradients that live in the communicator's memory are reduced at the speed of memory.
+//   claim shm_all_reduce_memcpy_ratio   all_reduce of 64 MiB in place over a memcpy of 64 MiB by
+//   every
+//                                       rank, 2 ranks, medians of 9 turns
+// Method: the operations take turns in one run, so that drift hits all alike. The same table is
+// printed for 4 ranks and for Gloo on loopback.
 #include "world.h"
-
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
@@ -16,8 +18,6 @@ namespace {
 
 using std::chrono::steady_clock;
 
-class CommSpeed : public testing::TestWithParam<World> {};
-
 std::vector<World> measured_worlds() {
   std::vector<World> worlds{{Backend::kShm, 2}, {Backend::kShm, 4}};
   if (gloo_is_available()) {
@@ -26,8 +26,6 @@ std::vector<World> measured_worlds() {
   }
   return worlds;
 }
-
-INSTANTIATE_TEST_SUITE_P(Backends, CommSpeed, testing::ValuesIn(measured_worlds()));
 
 // Times of named actions; the report has minimum and median of each in microseconds.
 class Stopwatch {
@@ -41,6 +39,12 @@ class Stopwatch {
       times_us_[name].push_back(
           std::chrono::duration<double, std::micro>(steady_clock::now() - start).count());
     }
+  }
+
+  [[nodiscard]] double median_us(const std::string& name) {
+    std::vector<double>& times = times_us_.at(name);
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
   }
 
   [[nodiscard]] std::string report() {
@@ -101,14 +105,30 @@ std::string measure(Communicator& c) {
     watch.time(
         "64 MiB all_gather in place", 1, [&] { return c.all_gather(*memory, counts, limit); });
   }
-  return watch.report();
-}
-
-TEST_P(CommSpeed, DISABLED_IsPrintedBesideMemcpy) {
-  const auto reports = run_world(GetParam(), measure);
-  std::printf("%s", reports.at(0).c_str());
+  std::string report = watch.report();
+  if (c.backend() == "shm" && c.size() == 2) {
+    std::array<char, 64> line{};
+    std::snprintf(
+        line.data(),
+        line.size(),
+        "claim shm_all_reduce_memcpy_ratio %.2f\n",
+        watch.median_us("64 MiB all_reduce in place") /
+            watch.median_us("64 MiB memcpy by every rank"));
+    report += line.data();
+  }
+  return report;
 }
 
 }  // namespace
 
 }  // namespace muster::comm
+
+int main() {
+  using namespace muster::comm;
+  for (const World& world : measured_worlds()) {
+    std::printf("%s, %d ranks\n", to_string(world.backend).c_str(), world.size);
+    std::fflush(stdout);
+    std::printf("%s", run_world(world, measure).at(0).c_str());
+  }
+  return 0;
+}
