@@ -127,7 +127,7 @@ Expected<int> run(RunFlags& flags, const Tail& program) {
   MUSTER_ASSIGN_OR_RETURN(const auto launcher, Launcher::create(options, std::move(sink)));
   running_launcher = launcher.get();
   install_stop_handlers();
-  const auto code = launcher->run();
+  auto code = launcher->run();
   running_launcher = nullptr;
   return code;
 }

@@ -73,7 +73,7 @@ class Demo {
   void kill_when_due(const Glimpse& glimpse);
   void time_the_restart(const Glimpse& glimpse);
   Status gather(DemoFacts& facts);
-  int judge(const DemoFacts& facts) const;
+  [[nodiscard]] int judge(const DemoFacts& facts) const;
   void stay_up();
 
   Interrupt interrupt_;  // First: threads started later inherit the blocked signals.

@@ -66,6 +66,7 @@ Status CollectorService::spawn(
   std::vector<std::string> arguments{
       "muster", "collector", "--db", database.string(), "--listen", "127.0.0.1:0", "--http", http};
   std::vector<char*> argv;
+  argv.reserve(arguments.size() + 1);
   for (std::string& argument : arguments) {
     argv.push_back(argument.data());
   }

@@ -18,7 +18,7 @@ std::string status_text(const Glimpse& glimpse, std::int64_t steps, int ranks) {
       text,
       sizeof(text),
       "step %lld/%lld  loss %.3f  %lld tokens/s  %d/%d ranks  ",
-      static_cast<long long>(glimpse.step + 1),
+      static_cast<long long>(glimpse.step) + 1,
       static_cast<long long>(steps),
       glimpse.loss,
       std::llround(glimpse.tokens_per_second),

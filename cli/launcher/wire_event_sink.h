@@ -42,7 +42,7 @@ class WireEventSink final : public EventSink {
  private:
   struct Queued {
     Generation generation;
-    std::uint64_t seq;
+    std::uint64_t seq{0};
     Event event;
   };
 
