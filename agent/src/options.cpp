@@ -78,7 +78,7 @@ Expected<AgentOptions> AgentOptions::from_environment() {
   AgentOptions options;
   MUSTER_RETURN_IF_ERROR(read_identity(options));
   MUSTER_ASSIGN_OR_RETURN(options.token, read_token());
-  constexpr std::int64_t kDay = 24 * 60 * 60;
+  constexpr std::int64_t kDay = std::int64_t{24} * 60 * 60;
   const std::int64_t fallback =
       std::chrono::duration_cast<std::chrono::seconds>(options.collective_timeout).count();
   MUSTER_ASSIGN_OR_RETURN(
