@@ -19,7 +19,7 @@ namespace muster::dashboard {
 
 struct HttpLimits {
   std::uint32_t header_bytes_max{16 * 1024};
-  std::uint64_t body_bytes_max{16 * 1024};
+  std::uint64_t body_bytes_max{std::uint64_t{16} * 1024};
   std::size_t connections_max{256};
   std::size_t jobs_max{256};                         // requests waiting for the worker
   std::chrono::milliseconds read_deadline{15'000};   // a whole request, idle keep-alive included
