@@ -140,6 +140,7 @@ Status Watch::collect_losses(DemoFacts& facts) {
   MUSTER_ASSIGN_OR_RETURN(
       const auto rates, values("train_tokens_per_second", -1, generations.back().generation));
   std::vector<double> plain;
+  plain.reserve(rates.size());
   for (const store::Bucket& bucket : rates) {
     plain.push_back(static_cast<double>(bucket.last));
   }
