@@ -40,8 +40,8 @@ mapfile -t missing < <(comm -23 <(printf '%s\n' "${packages[@]}" | sort) \
 if [ ${#missing[@]} -gt 0 ]; then
   sudo=()
   if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null 2>&1 || {
-      echo "setup: ${#missing[@]} Debian packages are missing and this is neither root nor sudo." >&2
+    sudo true >>"$log" 2>&1 || {
+      echo "setup: ${#missing[@]} Debian packages are missing and this user is not root and may not sudo." >&2
       echo "setup: run as root: apt-get install -y --no-install-recommends ${missing[*]}" >&2
       exit 1
     }
