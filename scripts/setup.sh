@@ -28,8 +28,14 @@ command -v npm >/dev/null 2>&1 || packages+=(nodejs npm)
 log=build/setup.log
 mkdir -p build
 
+announce() {  # $1 = what is installed; the first one of a call begins a new log
+  [ -n "${announced:-}" ] || : >"$log"
+  announced=yes
+  echo "setup: $1"
+}
+
 fail() {  # $1 = what failed, $2 = what to do about it
-  tail -n 5 "$log" >&2
+  { grep -E '^E: |reason: ' "$log" || tail -n 5 "$log"; } | tail -n 3 >&2
   echo "setup: $1; $log says why. $2, then run the same command again." >&2
   exit 1
 }
@@ -47,7 +53,7 @@ if [ ${#missing[@]} -gt 0 ]; then
     }
     sudo=(sudo)
   fi
-  echo "setup: installing ${#missing[@]} Debian packages, a few minutes (log: $log)"
+  announce "installing ${#missing[@]} Debian packages, a few minutes (log: $log)"
   # A source that does not answer is no reason to stop: what counts is whether the packages come.
   {
     "${sudo[@]}" apt-get update -qq || true
@@ -62,7 +68,7 @@ npm_install() {  # $1 = folder with a package-lock.json
   local stamp="$folder/node_modules/.muster-stamp" want
   want=$(sha256sum "$folder/package-lock.json" | cut -d' ' -f1)
   [ "$(cat "$stamp" 2>/dev/null)" = "$want" ] && return 0
-  echo "setup: npm packages of $folder"
+  announce "npm packages of $folder"
   (cd "$folder" && npm ci --no-audit --no-fund --loglevel=error) </dev/null >>"$log" 2>&1 ||
     fail "npm could not install the packages of $folder" "Check that npm reaches its registry (npm ping)"
   echo "$want" >"$stamp"
