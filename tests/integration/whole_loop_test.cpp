@@ -96,15 +96,17 @@ TEST_F(WholeLoop, StoresEveryStepOfEveryRankExactlyOnce) {
   EXPECT_EQ(query()->run("plain")->dropped_count, 0);
 }
 
-TEST_F(WholeLoop, CommitsACheckpointAtEveryInterval) {
+TEST_F(WholeLoop, CommitsCheckpointsOnTheWayAndAtTheEnd) {
   const JobOptions options = job("saving");
   ASSERT_EQ(run_to_end(options), 0);
   const auto found = checkpoint::list(options.folder + "/checkpoints", "saving");
   ASSERT_TRUE(found.ok()) << found.status().to_string();
   ASSERT_FALSE(found->empty());
   EXPECT_EQ(found->front().step.value(), 24);
+  EXPECT_GE(found->size(), 2U);
   for (const checkpoint::CheckpointInfo& one : *found) {
-    EXPECT_EQ(one.step.value() % 6, 0);
+    // One that falls due while the last is still being written begins when that one has ended.
+    EXPECT_GE(one.step.value(), 6);
     EXPECT_TRUE(checkpoint::verify(one.path).ok()) << one.path;
   }
 }
