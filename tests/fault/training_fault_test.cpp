@@ -9,6 +9,7 @@
 #include <signal.h>
 
 #include <cstdio>
+#include <map>
 
 namespace muster::test {
 namespace {
@@ -23,16 +24,21 @@ JobOptions job(const ScratchFolder& folder, const std::string& name) {
   return options;
 }
 
-// One undisturbed run for all tests of the process.
-const std::string& undisturbed_parameters() {
-  static const std::string parameters = [] {
+constexpr int kLongRun = 200;  // long enough for a signal to arrive well before the end
+
+// One undisturbed run of each length for all tests of the process.
+const std::string& undisturbed_parameters(int steps = JobOptions{}.steps) {
+  static std::map<int, std::string> of_length;
+  const auto [entry, is_new] = of_length.try_emplace(steps);
+  if (is_new) {
     const ScratchFolder folder;
-    const JobOptions options = job(folder, "undisturbed");
+    JobOptions options = job(folder, "undisturbed");
+    options.steps = steps;
     EXPECT_EQ(run_to_end(options), 0);
-    return parameters_of(options);
-  }();
-  EXPECT_FALSE(parameters.empty());
-  return parameters;
+    entry->second = parameters_of(options);
+  }
+  EXPECT_FALSE(entry->second.empty());
+  return entry->second;
 }
 
 class KilledRank : public ::testing::TestWithParam<int> {};
@@ -102,25 +108,27 @@ TEST(NanOnOneRank, EqualsARunThatLeavesTheBatchOutOnAllRanks) {
 TEST(Preemption, SavesAtOneStepExits75AndGoesOnAsIfNothingHadHappened) {
   const ScratchFolder folder;
   JobOptions options = job(folder, "preempted");
+  options.steps = kLongRun;
   options.trainer = {"--print-every", "1"};
   const auto running = launch(options);
-  ASSERT_TRUE(running->wait_for_output("step 7 ", Deadline::after(kPatience)));
+  ASSERT_TRUE(running->wait_for_output("step 20 ", Deadline::after(kPatience)));
   running->signal(SIGTERM);
   ASSERT_EQ(running->wait(Deadline::after(kPatience)), 75) << running->output();
   const auto saved = checkpoint::newest_verified(options.folder + "/checkpoints", "preempted");
   ASSERT_TRUE(saved.ok()) << saved.status().to_string();
-  EXPECT_GE(saved->step.value(), 8);
+  EXPECT_GE(saved->step.value(), 21);
 
   ASSERT_EQ(run_to_end(options), 0);
-  EXPECT_TRUE(parameters_of(options) == undisturbed_parameters());
+  EXPECT_TRUE(parameters_of(options) == undisturbed_parameters(kLongRun));
 }
 
 TEST(DamagedCheckpoint, FallsBackToTheOneBeforeAndEndsTheSame) {
   const ScratchFolder folder;
   JobOptions options = job(folder, "damaged");
+  options.steps = kLongRun;
   options.trainer = {"--print-every", "1"};
   auto running = launch(options);
-  ASSERT_TRUE(running->wait_for_output("step 20 ", Deadline::after(kPatience)));
+  ASSERT_TRUE(running->wait_for_output("step 100 ", Deadline::after(kPatience)));
   running->signal(SIGKILL);
   ASSERT_EQ(running->wait(Deadline::after(kPatience)), 128 + SIGKILL);
   const auto newest = checkpoint::newest_verified(options.folder + "/checkpoints", "damaged");
@@ -139,7 +147,7 @@ TEST(DamagedCheckpoint, FallsBackToTheOneBeforeAndEndsTheSame) {
   EXPECT_NE(running->output().find(newest->path.filename().string()), std::string::npos)
       << "the damaged checkpoint must be named\n"
       << running->output();
-  EXPECT_TRUE(parameters_of(options) == undisturbed_parameters());
+  EXPECT_TRUE(parameters_of(options) == undisturbed_parameters(kLongRun));
 }
 
 }  // namespace
