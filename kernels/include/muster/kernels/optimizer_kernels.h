@@ -2,36 +2,15 @@
 // double accumulators. Sources: torch.optim.AdamW's order; Keller Jordan's Newton-Schulz.
 #pragma once
 
+#include <muster/kernels/statistics.h>
+#include <muster/kernels/update_kernels.h>
+
 #include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 namespace muster::kernels {
-
-// One pass over a tensor.
-struct TensorStatistics {
-  std::int64_t count{0};
-  double sum{0};          // of finite values
-  double squared_sum{0};  // of finite values
-  double abs_max{0};      // of finite values
-  std::int64_t zero_count{0};
-  std::int64_t nonfinite_count{0};
-
-  [[nodiscard]] double l2() const;
-  [[nodiscard]] double mean() const;
-  [[nodiscard]] double variance() const;  // population, finite values
-};
-
-[[nodiscard]] TensorStatistics statistics(std::span<const float> values);
-
-// Only the two numbers that every step needs; memory-bound.
-struct NormAndNonfinite {
-  double squared_sum{0};  // of finite values
-  std::int64_t nonfinite_count{0};
-};
-
-[[nodiscard]] NormAndNonfinite norm_and_nonfinite(std::span<const float> values);
 
 struct AdamWStep {
   double learning_rate{0};
@@ -41,19 +20,6 @@ struct AdamWStep {
   double weight_decay{0};
   double gradient_scale{1};  // multiplies the gradient first (token normalisation times clip)
   std::int64_t step{1};      // 1-based, for bias correction
-};
-
-// What passes through the registers anyway, summed up (see optimizer::GroupUpdateStatistics).
-struct UpdateStatistics {
-  double update_squared_sum{0};
-  double parameter_squared_sum{0};
-  double parameter_abs_max{0};
-  double momentum_squared_sum{0};
-  double momentum_sum{0};
-  double momentum_abs_max{0};
-  double second_moment_sum{0};
-  double second_moment_squared_sum{0};
-  double second_moment_abs_max{0};
 };
 
 // p <- p(1 - lr*wd); m <- b1 m + (1-b1) g; v <- b2 v + (1-b2) g^2;

@@ -1,0 +1,67 @@
+// 16-bit floats, counter-based stochastic rounding, and 8-bit block-wise states.
+//
+// Bits are carried as std::uint16_t: bf16 is the upper half of an fp32, fp16 is IEEE binary16.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace muster::kernels {
+
+enum class FloatType : std::uint8_t { kFloat32, kBFloat16, kFloat16 };
+
+[[nodiscard]] const char* to_string(FloatType type);
+[[nodiscard]] std::int64_t size_bytes(FloatType type);
+
+// Round to nearest even; NaN stays NaN, overflow becomes infinity. `type` is a 16-bit type; spans
+// of equal length.
+void narrow(FloatType type, std::span<const float> from, std::span<std::uint16_t> to);
+void widen(FloatType type, std::span<const std::uint16_t> from, std::span<float> to);
+
+// Where the random bits of one tensor's stochastic rounding come from: a function of (seed, step,
+// tensor, element index in the global tensor), so that it is reproducible and does not depend on
+// how the tensor is sharded.
+struct RoundingKey {
+  std::uint64_t seed{0};
+  std::int64_t step{0};
+  std::uint64_t tensor{0};  // e.g. the hash of its checkpoint name
+};
+
+// fp32 -> bf16: adds 16 uniform random bits below the cut and truncates: unbiased. NaN and infinity
+// pass unchanged. `first_index` is the global index of from[0].
+void narrow_stochastic(
+    std::span<const float> from,
+    std::span<std::uint16_t> to,
+    const RoundingKey& key,
+    std::int64_t first_index);
+
+// Storage of an optimizer state.
+enum class StateType : std::uint8_t { kFloat32, kBFloat16, kInt8Block };
+
+[[nodiscard]] const char* to_string(StateType type);
+
+// Elements that share one absmax in kInt8Block.
+inline constexpr std::int64_t kQuantBlock = 256;
+
+// The dynamic 8-bit maps of Dettmers et al. (arXiv 2110.02861), signed for m and momentum, unsigned
+// for v: 256 ascending values in [-1, 1] or [0, 1].
+[[nodiscard]] const std::array<float, 256>& quant_map(bool is_signed);
+// Identifies both maps in a checkpoint.
+[[nodiscard]] std::uint64_t quant_map_hash();
+
+// codes[n], absmax[ceil(n / 256)]: the nearest code of value / absmax(block). An all-zero block has
+// absmax 0. In the unsigned map a value above 0 never becomes code 0 (v = 0 with m != 0 would step
+// by m / epsilon); in the signed map a sign is kept as long as the code is not 0.
+void quantise(
+    bool is_signed,
+    std::span<const float> values,
+    std::span<std::uint8_t> codes,
+    std::span<float> absmax);
+void dequantise(
+    bool is_signed,
+    std::span<const std::uint8_t> codes,
+    std::span<const float> absmax,
+    std::span<float> values);
+
+}  // namespace muster::kernels
