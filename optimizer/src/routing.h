@@ -14,7 +14,21 @@
 
 namespace muster::optimizer {
 
-// A spec with its rule. `size` is the element count; a Muon parameter is `matrices` x [rows, cols].
+// A run of rows of one matrix.
+struct RowRun {
+  std::int64_t begin{0};
+  std::int64_t rows{0};
+};
+
+// What Muon orthogonalises at once: the runs of a matrix, one below the other.
+struct MatrixBlock {
+  std::int64_t rows{0};  // of all runs
+  std::vector<RowRun> runs;
+};
+
+// A spec with its rule. `size` is the element count. A Muon parameter is `matrices` x [rows, cols],
+// each of which falls into `blocks` (at least one). `state_type` is the route's, or fp32 where the
+// parameter is too small for 8-bit states.
 struct RoutedParameter {
   ParameterSpec spec;
   RouteRule route;
@@ -23,6 +37,11 @@ struct RoutedParameter {
   std::size_t matrices{0};
   std::int64_t rows{0};
   std::int64_t cols{0};
+  std::vector<MatrixBlock> blocks;
+  StateType state_type{StateType::kFloat32};
+  // Elements of a quantisation unit, a slice along dimension 0 of a stack or of an expert parameter,
+  // else the whole parameter. Blocks of 8-bit states and cuts count from a unit's start.
+  std::size_t unit{0};
 };
 
 struct Routing {
@@ -33,8 +52,9 @@ struct Routing {
 // '*' matches any run of characters, the empty one included; everything else itself.
 [[nodiscard]] bool matches(std::string_view pattern, std::string_view name);
 
-// Errors (kInvalidArgument, naming the parameter): no rule matches, Muon on what is not a matrix or
-// a stack of matrices, a dimension below 1, a name used twice or empty.
+// Errors (kInvalidArgument, naming the parameter, its shape and the remedy): no rule matches, Muon on
+// what is not a matrix or a stack of matrices, blocks that do not add up to the rows, blocks on what
+// Muon does not move, a dimension below 1, a name used twice or empty.
 [[nodiscard]] Expected<Routing> route(
     std::vector<ParameterSpec> specs, std::span<const RouteRule> rules);
 

@@ -1,20 +1,29 @@
-// The coefficient tables behind NewtonSchulzSet.
+// The coefficient tables behind NewtonSchulzSet, and what a schedule does to singular values.
 #pragma once
 
-#include <muster/optimizer/options.h>
+#include <muster/common/expected.h>
+#include <muster/optimizer/rules/muon.h>
 
-#include <array>
+#include <span>
 #include <vector>
 
 namespace muster::optimizer {
 
-// {a, b, c} for each of `steps` iterations, `steps` >= 1. Keller and the classic cubic repeat one
-// triple, You cycles through its five, Polar Express goes on with its limit (1.875, -1.25, 0.375).
-// Polar Express carries a safety factor of 1.01 on all but that limit: its raw table leaves
-// no room for a norm that was rounded down.
-[[nodiscard]] std::vector<std::array<double, 3>> newton_schulz_coefficients(
-    NewtonSchulzSet set, int steps);
+// {a, b, c} for each of options.newton_schulz_steps iterations. Keller and the classic cubic repeat
+// one triple, You cycles through its five, Polar Express goes on with its limit (1.875, -1.25,
+// 0.375), DeepSeek-V4 is eight of Keller's and then (2, -1.5, 0.5) for ever. Polar Express divides
+// by its safety factor on all but the limit: its raw table leaves no room for a norm that was
+// rounded down. `options` has passed validate.
+[[nodiscard]] std::vector<kernels::NewtonSchulzStep> newton_schulz_coefficients(
+    const MuonOptions& options);
 
-[[nodiscard]] const char* to_string(NewtonSchulzSet set);
+// The scalar map of a whole schedule: what becomes of one singular value in [0, 1].
+[[nodiscard]] double map_singular_value(
+    std::span<const kernels::NewtonSchulzStep> coefficients, double sigma);
+
+// kInvalidArgument, with the singular value and what becomes of it, when some sigma in (0, 1 + 2^-8]
+// comes out negative or above 1.5. A rank-1 direction has a singular value of exactly 1 after
+// Frobenius normalisation, and a rounded norm can put it a bf16 ulp above.
+[[nodiscard]] Status check_coefficients(std::span<const kernels::NewtonSchulzStep> coefficients);
 
 }  // namespace muster::optimizer

@@ -5,30 +5,29 @@
 //   reduce_gradients()   reduce-scatter of every region
 //   local_statistics()   sums over the elements this rank owns, of raw gradients
 //   [verdict over all ranks]
-//   apply(decision)      update of the local shard, or nothing at all when skipped
+//   apply(decision, ...) update of the local shard, or nothing at all when skipped
 //   scale_heads(...)     QK-clip, after an applied update only
 //   gather_parameters()  all-gather
 //   zero_gradients()
 //
-// Layout (docs/optimizers.md): AdamW parameters lie concatenated and are cut into equal flat
-// shards; Muon matrices stay whole and go to the rank that longest-processing-time bin packing on
-// Newton-Schulz cost gives them. Each (placement, rule) pair is one region with one
-// reduce-scatter and one all-gather over the ranks that hold it. The plan is a pure function of the
-// specs, so all ranks compute the same; its hash is compared at creation.
+// Layouts, regions and buckets: options.h and docs/optimizers.md. The plan is a pure function of the
+// specs (plan.h), so all ranks compute the same; its hash is compared at creation.
 //
-// Thread-safety: none; the training thread owns it.
+// Thread-safety: none; the training thread owns it. With options.overlap a thread of its own runs the
+// collectives of buckets, on communicators of its own.
 #pragma once
 
 #include <muster/comm/communicator.h>
 #include <muster/optimizer/options.h>
 #include <muster/optimizer/parameter.h>
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace muster::optimizer {
@@ -44,39 +43,96 @@ struct LocalStatistics {
 // What the verdict tells the optimizer. Identical on all ranks.
 struct StepDecision {
   bool skip{false};
-  double gradient_scale{1.0};  // 1 / tokens of the step, over all ranks and micro-batches.
-  double clip_factor{1.0};     // min(1, clip_norm / norm), applied after gradient_scale.
+  double gradient_scale{1.0};  // 1 / (tokens of the step over all ranks and micro-batches * loss
+                               // scale)
+  double clip_factor{1.0};     // min(1, clip_norm / norm), applied after gradient_scale
   double learning_rate{0.0};
+  std::vector<double> group_clip_factors;  // [groups], instead of clip_factor; empty: none
 };
 
-// Per group, from inside the update pass, of the elements this rank owns. SUM over ranks where it
-// says sum, MAX where it says max. All zero after a skipped step.
+// Per group, from inside the update pass, of the elements this rank answers for: over all ranks every
+// element is counted once. SUM over ranks unless it says MAX or MIN. All zero after a skipped step.
 struct GroupUpdateStatistics {
   std::int64_t element_count{0};
   double update_squared_sum{0};     // of the applied delta without decay, learning rate included
   double parameter_squared_sum{0};  // after the update
-  double parameter_abs_max{0};
-  double momentum_squared_sum{0};  // Adam m, Muon momentum
+  double parameter_abs_max{0};      // MAX
+  double momentum_squared_sum{0};   // Adam m, Muon momentum
   double momentum_sum{0};
-  double momentum_abs_max{0};
-  double second_moment_sum{0};  // Adam v; 0 for Muon groups
+  double momentum_abs_max{0};  // MAX
+  double second_moment_sum{0};  // v; 0 for rules without
   double second_moment_squared_sum{0};
-  double second_moment_abs_max{0};
+  double second_moment_abs_max{0};  // MAX
+
+  double update_abs_max{0};            // MAX
+  double gradient_squared_sum{0};      // of the gradient the rule saw, scaled and clipped
+  double momentum_gradient_sum{0};     // m g
+  double second_moment_before_sum{0};  // v before the update
+  double staleness_sum{0};             // g^2 / max(v, epsilon^2): count * RMS_t^2
+  std::int64_t second_moment_tiny_count{0};  // sqrt(v hat) < 10 epsilon
+
+  // Of Muon's blocks.
+  std::int64_t block_count{0};
+  double direction_norm_sum{0};        // |U|_F before Newton-Schulz
+  double effective_rank_sum{0};        // over the short side: 1 is full rank
+  double effective_rank_min{0};        // MIN over blocks, 0 when block_count is 0
+  double orthogonality_error_sum{0};   // |OO^T - I|_F / sqrt(short side)
+  double orthogonality_error_max{0};   // MAX
+  std::int64_t nonfinite_blocks{0};    // O held NaN or infinity: the block was left as it was
+  std::int64_t recomputed_blocks{0};   // the chosen Newton-Schulz form ran away, see kernels
 };
 
-// One named piece of state for the checkpoint. `global_shape`, `offset` say where the local piece
-// lies in the whole tensor; flat pieces have rank 1.
+// One named piece of state for the checkpoint, contiguous in the row-major global tensor.
+// `global_shape`, `offset` say where it lies; flat pieces have rank 1.
 struct StateTensor {
   std::string name;  // e.g. "param/layers.0.attention.wq", "adamw_m/...", "muon_momentum/..."
+  std::string dtype;  // safetensors name: "F32", "BF16", "U8"
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> global_shape;
   std::vector<std::int64_t> offset;
-  std::span<float> data;
+  std::span<std::byte> data;
+};
+
+// Where load_state reads from: a checkpoint of any number of ranks in any layout, or memory in
+// tests.
+class StateSource {
+ public:
+  struct Tensor {
+    std::string dtype;                       // safetensors name
+    std::vector<std::int64_t> global_shape;  // may be flattened to rank 1
+  };
+
+  StateSource() = default;
+  StateSource(const StateSource&) = delete;
+  StateSource& operator=(const StateSource&) = delete;
+  StateSource(StateSource&&) = delete;
+  StateSource& operator=(StateSource&&) = delete;
+  virtual ~StateSource() = default;
+
+  // Null when there is no such tensor or value.
+  [[nodiscard]] virtual const Tensor* find(const std::string& name) = 0;
+  [[nodiscard]] virtual const std::string* value(const std::string& key) = 0;
+  // Elements [begin, begin + n) of the flattened global tensor, n from out.size(). kDataLoss when
+  // they are damaged or not covered by any piece.
+  [[nodiscard]] virtual Status read(
+      const std::string& name, std::int64_t begin, std::span<std::byte> out) = 0;
+  // All names, to find tensors that have no place.
+  [[nodiscard]] virtual std::vector<std::string> names() = 0;
+};
+
+// What was moved by the last step, counted where it was handed to the communicator, in the ring
+// count of plan.h.
+struct MovedBytes {
+  double reduce_scatter{0};
+  double all_gather{0};
+  double exchange{0};
+  double agc{0};
+  std::int64_t collectives{0};
 };
 
 // Rows of a query or key projection that belong to one attention head, and the factor they get.
 struct HeadScale {
-  std::string parameter;  // [rows, cols], rows grouped by head
+  std::string parameter;  // [rows, cols], or a bias [rows]; rows grouped by head
   std::int64_t row_begin{0};
   std::int64_t row_end{0};
   double factor{1.0};
@@ -115,12 +171,29 @@ class Optimizer {
 
   [[nodiscard]] virtual Status reduce_gradients(Deadline deadline) = 0;
   [[nodiscard]] virtual LocalStatistics local_statistics() = 0;
-  // Never communicates. When `decision.skip`, nothing changes, bit for bit.
-  virtual void apply(const StepDecision& decision) = 0;
-  // Multiplies rows this rank owns; rows of other ranks arrive with gather_parameters.
+  // When `decision.skip`, nothing changes, bit for bit, and nothing is sent. Else collective where
+  // the layout moves matrices or adaptive clipping needs row norms; the schedule of collectives
+  // depends on the plan only, never on gradients. An error is a lost peer.
+  [[nodiscard]] virtual Status apply(const StepDecision& decision, Deadline deadline) = 0;
+  // Multiplies rows this rank owns, on master and 16-bit copy; rows of other ranks arrive with
+  // gather_parameters. Checks everything before it touches anything.
   [[nodiscard]] virtual Status scale_heads(std::span<const HeadScale> scales) = 0;
   [[nodiscard]] virtual Status gather_parameters(Deadline deadline) = 0;
   virtual void zero_gradients() = 0;
+
+  // --- overlap with forward and backward (options.overlap; without it these do nothing) ---
+  // The gradient of parameters()[index] is complete for this step. When that is so for all of a
+  // bucket, and for all buckets before it, its reduction starts. reduce_gradients starts the rest
+  // and waits for all. Local gradients are looked at for NaN before they move.
+  virtual void gradient_ready(std::size_t index) = 0;
+  // Starts gather_parameters in the background; then, before the values of parameters()[index] are
+  // read, wait_gathered. gather_parameters waits for all.
+  virtual void begin_gather(Deadline deadline) = 0;
+  [[nodiscard]] virtual Status wait_gathered(std::size_t index, Deadline deadline) = 0;
+
+  // Writes values [prod(shape)] of parameters()[index] on this rank, rounded to its dtype, and the
+  // owned part of the master in full. Same values on all ranks that hold it.
+  [[nodiscard]] virtual Status set_values(std::size_t index, std::span<const float> values) = 0;
 
   // [groups], of the last apply.
   [[nodiscard]] virtual std::span<const GroupUpdateStatistics> update_statistics() const = 0;
@@ -129,12 +202,24 @@ class Optimizer {
   // ranks unless replicas diverged. 52 bits survive a double lane exactly.
   [[nodiscard]] virtual std::uint64_t replica_digest() const = 0;
 
-  // The local shard: parameters and states. Spans are valid for the optimizer's life. After writing
-  // into them (restore) call gather_parameters.
+  // The pieces this rank saves: fp32 values or masters, and states in their storage type. Over all
+  // ranks every element is there exactly once, in every layout. Spans are valid for the optimizer's
+  // life and show its current state.
   [[nodiscard]] virtual std::vector<StateTensor> state() = 0;
+  // What must travel with them: applied steps, momentum form and mu, rule of every parameter, 8-bit
+  // maps. The same on all ranks.
+  [[nodiscard]] virtual std::map<std::string, std::string> state_values() const = 0;
+  // Takes up what state() and state_values() of any number of ranks in any layout saved: momentum is
+  // converted to this optimizer's form, states to their storage type here (bit for bit when the type
+  // is the same). Everything is checked before anything is touched; the error names parameter, shape
+  // and remedy. Not collective; gather_parameters must follow.
+  [[nodiscard]] virtual Status load_state(StateSource& source) = 0;
 
-  // The layout as text for people: bytes and Newton-Schulz flops per rank and region.
+  // The layout as text for people (plan.h).
   [[nodiscard]] virtual std::string describe_plan() const = 0;
+  [[nodiscard]] virtual const MovedBytes& moved_bytes() const = 0;
+  // Newton-Schulz runs of this rank so far, in blocks.
+  [[nodiscard]] virtual std::int64_t newton_schulz_calls() const = 0;
 };
 
 }  // namespace muster::optimizer

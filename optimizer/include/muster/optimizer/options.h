@@ -1,48 +1,46 @@
-// Hyperparameters, with the defaults and why one would change them.
+// Hyperparameters, with the defaults and why one would change them. The update rules' own are in
+// rules/*.h, learning-rate schedules in schedule.h, clipping and loss scaling in guards.h.
 #pragma once
 
 #include <muster/common/expected.h>
+#include <muster/optimizer/guards.h>
 #include <muster/optimizer/parameter.h>
+#include <muster/optimizer/rules/adam.h>
+#include <muster/optimizer/rules/adamw.h>
+#include <muster/optimizer/rules/momentum.h>
+#include <muster/optimizer/rules/muon.h>
+#include <muster/optimizer/rules/rmsprop.h>
+#include <muster/optimizer/schedule.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace muster::optimizer {
 
-// torch.optim.AdamW's order: decay, moments, bias-corrected step. docs/optimizers.md has the
-// formula.
-struct AdamWOptions {
-  double beta1{0.9};
-  double beta2{0.95};
-  double epsilon{1e-8};
+// Which rank stores and updates which part of a parameter (ZeRO-1), docs/optimizers.md. Elementwise
+// rules are cut evenly in all of them but kReplicated; the layout is about Muon's matrices.
+enum class Layout : std::uint8_t {
+  // Matrices stay whole, dealt out by bin packing on Newton-Schulz cost. No communication inside
+  // the update. The default; best while there are at least as many matrices as ranks.
+  kWholeMatrices,
+  // One flat buffer in equal shards; a rank with a part of a matrix gathers the rest of its
+  // direction and orthogonalises it too (Moonlight, arXiv 2502.16982). Perfectly even memory,
+  // repeated work on cut matrices.
+  kFlatRedundant,
+  // The same shards; parts of a cut matrix go to one of its owners, which sends the result back.
+  kFlatOwner,
+  // Every matrix in shards of rows (the storage of FSDP); whole matrices are assembled at an owner
+  // by an all-to-all and the result goes back by another.
+  kRowShards,
+  // Every rank stores and updates everything (DDP): no ZeRO, no gather.
+  kReplicated,
 };
 
-// Newton-Schulz coefficient sets: X <- aX + bAX + cA^2X with A = XX^T.
-enum class NewtonSchulzSet : std::uint8_t { kKeller, kYou, kPolarExpress, kClassicCubic };
-
-[[nodiscard]] Expected<NewtonSchulzSet> parse_newton_schulz_set(const std::string& name);
-
-// Moonlight's Muon (arXiv 2502.16982): heavy-ball momentum, Nesterov, decoupled decay before the
-// step, update scaled by rms_scale * sqrt(max(rows, cols)).
-struct MuonOptions {
-  double momentum{0.95};
-  bool nesterov{true};
-  int newton_schulz_steps{5};
-  NewtonSchulzSet newton_schulz_set{NewtonSchulzSet::kKeller};
-  double rms_scale{0.2};
-};
-
-// Linear warmup from 0, cosine to final_ratio * peak at total_steps, then constant.
-struct ScheduleOptions {
-  double learning_rate{1e-3};
-  std::int64_t warmup_steps{0};
-  std::int64_t total_steps{1000};
-  double final_ratio{0.1};
-};
-
-// The learning rate of the update with 0-based index `step`.
-[[nodiscard]] double learning_rate_at(const ScheduleOptions& schedule, std::int64_t step);
+// "whole", "flat_redundant", "flat_owner", "row_shards", "replicated".
+[[nodiscard]] const char* to_string(Layout layout);
+[[nodiscard]] Expected<Layout> parse_layout(const std::string& name);
 
 struct OptimizerOptions {
   std::vector<RouteRule> routes;
@@ -51,6 +49,26 @@ struct OptimizerOptions {
   ScheduleOptions schedule;
   // Global gradient-norm clip, over the token-normalised gradient of all groups. 0: off.
   double clip_norm{1.0};
+
+  AdamOptions adam;
+  MomentumOptions momentum;
+  RmsPropOptions rmsprop;
+  ClippingOptions clipping;      // per group, ZClip, AGC
+  LossScaleOptions loss_scale;   // used when a parameter is fp16
+  Layout layout{Layout::kWholeMatrices};
+  // Gradients are reduced and parameters gathered in buckets of whole parameters of about this
+  // size, last parameters first. 0: one bucket.
+  std::size_t bucket_bytes{std::size_t{32} << 20};
+  // Buckets move on a thread of the optimizer's own while backward and forward run: tell it with
+  // gradient_ready and wait with wait_gathered. Pays where a core is free for it.
+  bool overlap{false};
+  // Directions exchanged at once in layouts that move matrices; bounds the scratch memory.
+  std::size_t exchange_bytes{std::size_t{256} << 20};
+  // Shards of elementwise parameters are cut at multiples of this from the parameter's start. Below
+  // 256 only with fp32 and bf16 states.
+  std::int64_t cut_granularity{256};
+  std::uint64_t seed{0};    // of stochastic rounding
+  bool statistics{true};    // GroupUpdateStatistics; off saves a few per cent of the update pass
 };
 
 }  // namespace muster::optimizer
