@@ -2,6 +2,7 @@
 
 #include <muster/common/check.h>
 #include <muster/kernels/gemm.h>
+#include <muster/kernels/newton_schulz.h>
 #include <muster/kernels/optimizer_kernels.h>
 
 #include <algorithm>
@@ -106,11 +107,40 @@ void newton_schulz(
   }
 }
 
-double newton_schulz_flops(std::int64_t rows, std::int64_t cols, int steps) {
-  const auto m = static_cast<double>(std::min(rows, cols));
-  const auto n = static_cast<double>(std::max(rows, cols));
-  // x x^T and A^2 by half (symmetric), the last product in full.
-  return steps * ((m + 1) * m * n + (m + 1) * m * m + 2 * m * m * n);
+struct NewtonSchulzWorkspace::State {
+  std::vector<float> memory;
+};
+
+NewtonSchulzWorkspace::NewtonSchulzWorkspace() : state_(std::make_unique<State>()) {}
+
+NewtonSchulzWorkspace::~NewtonSchulzWorkspace() = default;
+NewtonSchulzWorkspace::NewtonSchulzWorkspace(NewtonSchulzWorkspace&&) noexcept = default;
+NewtonSchulzWorkspace& NewtonSchulzWorkspace::operator=(NewtonSchulzWorkspace&&) noexcept = default;
+
+void newton_schulz_batch(
+    std::span<float> x,
+    std::int64_t count,
+    std::int64_t rows,
+    std::int64_t cols,
+    const NewtonSchulzOptions& options,
+    NewtonSchulzWorkspace& workspace,
+    std::span<NewtonSchulzReport> reports) {
+  MUSTER_CHECK(
+      count >= 0 && rows >= 0 && cols >= 0 && std::ssize(x) == count * rows * cols,
+      "newton_schulz_batch: x does not have count * rows * cols elements");
+  MUSTER_CHECK(
+      reports.empty() || std::ssize(reports) == count,
+      "newton_schulz_batch: reports is neither empty nor one per matrix");
+  const auto size = static_cast<std::size_t>(rows * cols);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+    const std::span<float> matrix = x.subspan(i * size, size);
+    if (!reports.empty()) {
+      const NormAndNonfinite norm = norm_and_nonfinite(matrix);
+      reports[i] = {
+          .input_norm = std::sqrt(norm.squared_sum), .nonfinite = norm.nonfinite_count > 0};
+    }
+    newton_schulz(matrix, rows, cols, options.coefficients, workspace.state().memory);
+  }
 }
 
 }  // namespace muster::kernels
