@@ -87,6 +87,9 @@ struct ClipDecision {
     std::span<const double> group_norms,
     GuardState& state);
 
+// The state of a run that begins with fp16 parameters; without any, the default state is right.
+void start_loss_scale(const LossScaleOptions& options, GuardState& state);
+
 // After the verdict of a step: `overflow` when its gradients were not finite.
 void update_loss_scale(const LossScaleOptions& options, bool overflow, GuardState& state);
 
