@@ -3,6 +3,7 @@
 #include "reader.h"
 
 #include <muster/checkpoint/checkpoint.h>
+#include <muster/checkpoint/pieces.h>
 
 #include <algorithm>
 #include <numeric>
@@ -47,10 +48,6 @@ CheckpointInfo inspect(const fs::path& folder) {
   return info;
 }
 
-std::span<std::byte> nowhere(std::size_t /*piece_index*/) {
-  return {};
-}
-
 }  // namespace
 
 Expected<std::vector<CheckpointInfo>> list(const fs::path& root, const std::string& run_id) {
@@ -91,7 +88,7 @@ Status verify(const fs::path& checkpoint, const VerifyProgress& progress) {
         progress(record.file, done, total);
       }
     };
-    MUSTER_RETURN_IF_ERROR(read_pieces(checkpoint, record, nowhere, count));
+    MUSTER_RETURN_IF_ERROR(check_data(checkpoint, record, count));
   }
   return {};
 }
@@ -147,7 +144,7 @@ Expected<LoadedState> load_rank(const fs::path& checkpoint, int rank, int world_
     return invalid_argument(
         "rank " + std::to_string(rank) + " is outside a world of " + std::to_string(world_size));
   }
-  MUSTER_RETURN_IF_ERROR(check_files(checkpoint, manifest));
+  MUSTER_ASSIGN_OR_RETURN(const auto pieces, Pieces::open(checkpoint));
   MUSTER_ASSIGN_OR_RETURN(RankRecord record, read_record(checkpoint, manifest, rank));
   LoadedState state{manifest.step, manifest.generation, world_size, {}, {}};
   for (const PieceRecord& piece : record.pieces) {
@@ -158,9 +155,8 @@ Expected<LoadedState> load_rank(const fs::path& checkpoint, int rank, int world_
          piece.global_shape,
          piece.offset,
          std::vector<std::byte>(piece.end - piece.begin)});
+    MUSTER_RETURN_IF_ERROR(pieces->read_part(piece.name, rank, state.tensors.back().data));
   }
-  const auto target = [&](std::size_t index) { return std::span{state.tensors[index].data}; };
-  MUSTER_RETURN_IF_ERROR(read_pieces(checkpoint, record, target, {}));
   state.values = std::move(record.values);
   return state;
 }

@@ -29,7 +29,7 @@ std::string hash_text(std::string_view text) {
   return to_hex(hash128(std::as_bytes(std::span{text.data(), text.size()})));
 }
 
-// A file read once, front to back, hashed on the way.
+// A file read front to back and hashed on the way, until the first jump.
 class HashedFile {
  public:
   static Expected<HashedFile> open(const fs::path& path) {
@@ -64,8 +64,18 @@ class HashedFile {
       }
       rest = rest.subspan(static_cast<std::size_t>(count));
     }
-    hasher_.update(bytes);
+    if (!jumped_) {
+      hasher_.update(bytes);
+    }
     return {};
+  }
+
+  // What follows is read from there and no longer counts for hash().
+  Status jump(std::uint64_t position) {
+    jumped_ = true;
+    return ::lseek(fd_.get(), static_cast<off_t>(position), SEEK_SET) >= 0
+               ? Status{}
+               : io_error(path_.string(), errno);
   }
 
  private:
@@ -76,9 +86,15 @@ class HashedFile {
   fs::path path_;
   std::uint64_t size_;
   Hasher128 hasher_;
+  bool jumped_{false};
 };
 
-Expected<SafetensorsHeader> read_header(HashedFile& file) {
+struct FileHeader {
+  SafetensorsHeader tensors;
+  std::uint64_t data_begin{0};
+};
+
+Expected<FileHeader> read_header(HashedFile& file) {
   if (file.size() < kHeaderLengthBytes) {
     return data_loss("the file ends inside the header length");
   }
@@ -87,7 +103,8 @@ Expected<SafetensorsHeader> read_header(HashedFile& file) {
   MUSTER_ASSIGN_OR_RETURN(const std::uint64_t length, decode_header_length(prefix, file.size()));
   std::string json(length, '\0');
   MUSTER_RETURN_IF_ERROR(file.read(std::as_writable_bytes(std::span{json.data(), json.size()})));
-  return decode_header(json, file.size());
+  MUSTER_ASSIGN_OR_RETURN(SafetensorsHeader tensors, decode_header(json, file.size()));
+  return FileHeader{std::move(tensors), kHeaderLengthBytes + length};
 }
 
 // Indices of the record's pieces in file order, after each has been found in the header.
@@ -119,25 +136,45 @@ Expected<std::vector<std::size_t>> match_pieces(
   return order;
 }
 
+// The part of a piece that somebody wants; the rest is read for its hash only.
+struct Window {
+  std::uint64_t begin{0};
+  std::span<std::byte> out;
+
+  // The bytes [from, from + size) of the piece that `out` takes, and where in the stretch they are.
+  [[nodiscard]] std::pair<std::span<std::byte>, std::size_t> of(
+      std::uint64_t from, std::size_t size) const {
+    const std::uint64_t first = std::max(begin, from);
+    const std::uint64_t last = std::min(begin + out.size(), from + size);
+    if (first >= last) {
+      return {};
+    }
+    return {out.subspan(first - begin, last - first), static_cast<std::size_t>(first - from)};
+  }
+};
+
+// From the file's position on.
 Status read_piece(
     HashedFile& file,
     const PieceRecord& piece,
-    std::span<std::byte> target,
+    const Window& window,
     std::vector<std::byte>& scratch,
     const ByteCounter& count) {
   const std::uint64_t bytes = piece.end - piece.begin;
-  if (target.empty()) {
-    const std::uint64_t needed = std::min<std::uint64_t>(kChunkBytes, bytes);
-    scratch.resize(std::max(scratch.size(), static_cast<std::size_t>(needed)));
-  }
   Hasher128 hasher;
   for (std::uint64_t done = 0; done < bytes;) {
     const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, bytes - done));
-    const std::span<std::byte> chunk = target.empty()
-                                           ? std::span{scratch}.first(size)
-                                           : target.subspan(static_cast<std::size_t>(done), size);
-    MUSTER_RETURN_IF_ERROR(file.read(chunk));
-    hasher.update(chunk);
+    const auto [wanted, at] = window.of(done, size);
+    if (wanted.size() == size) {
+      MUSTER_RETURN_IF_ERROR(file.read(wanted));
+      hasher.update(wanted);
+    } else {
+      scratch.resize(std::max(scratch.size(), size));
+      const auto chunk = std::span{scratch}.first(size);
+      MUSTER_RETURN_IF_ERROR(file.read(chunk));
+      hasher.update(chunk);
+      std::copy_n(chunk.begin() + static_cast<std::ptrdiff_t>(at), wanted.size(), wanted.begin());
+    }
     done += size;
     if (count) {
       count(size);
@@ -239,30 +276,52 @@ Expected<RankRecord> read_record(const fs::path& folder, const Manifest& manifes
   return record;
 }
 
-Status read_pieces(
-    const fs::path& folder,
-    const RankRecord& record,
-    const PieceTarget& target,
-    const ByteCounter& count) {
+Status check_data(const fs::path& folder, const RankRecord& record, const ByteCounter& count) {
   const fs::path path = folder / record.file;
   MUSTER_ASSIGN_OR_RETURN(HashedFile file, HashedFile::open(path));
   const auto header = read_header(file);
   if (!header) {
     return header.status().context(path.string());
   }
-  const auto order = match_pieces(*header, record);
+  const auto order = match_pieces(header->tensors, record);
   if (!order) {
     return order.status().context(path.string());
   }
   std::vector<std::byte> scratch;
   for (const std::size_t index : *order) {
-    MUSTER_RETURN_IF_ERROR(read_piece(file, record.pieces[index], target(index), scratch, count)
-                               .context(path.string()));
+    MUSTER_RETURN_IF_ERROR(
+        read_piece(file, record.pieces[index], {}, scratch, count).context(path.string()));
   }
   if (file.hash() != record.file_hash) {
     return data_loss(path.string() + ": the header does not match the file's hash");
   }
   return {};
+}
+
+Expected<std::uint64_t> find_data(const fs::path& folder, const RankRecord& record) {
+  const fs::path path = folder / record.file;
+  MUSTER_ASSIGN_OR_RETURN(HashedFile file, HashedFile::open(path));
+  const auto header = read_header(file);
+  if (!header) {
+    return header.status().context(path.string());
+  }
+  MUSTER_RETURN_IF_ERROR(match_pieces(header->tensors, record).status().context(path.string()));
+  return header->data_begin;
+}
+
+Status read_piece_range(
+    const fs::path& folder,
+    const RankRecord& record,
+    std::uint64_t data_begin,
+    std::size_t piece_index,
+    std::uint64_t from,
+    std::span<std::byte> out) {
+  const fs::path path = folder / record.file;
+  const PieceRecord& piece = record.pieces[piece_index];
+  MUSTER_ASSIGN_OR_RETURN(HashedFile file, HashedFile::open(path));
+  MUSTER_RETURN_IF_ERROR(file.jump(data_begin + piece.begin));
+  std::vector<std::byte> scratch;
+  return read_piece(file, piece, {from, out}, scratch, {}).context(path.string());
 }
 
 }  // namespace muster::checkpoint

@@ -26,17 +26,26 @@ namespace muster::checkpoint {
 [[nodiscard]] Expected<RankRecord> read_record(
     const std::filesystem::path& folder, const Manifest& manifest, int rank);
 
-// Asked for each piece in file order: where its bytes go (as many as the piece has), or an empty
-// span to have them checked only.
-using PieceTarget = std::function<std::span<std::byte>(std::size_t piece_index)>;
 using ByteCounter = std::function<void(std::uint64_t bytes)>;
 
 // Reads the rank's safetensors file once, from start to end, and checks header, tensor hashes and
 // file hash. `count`, if set, hears of every stretch read.
-[[nodiscard]] Status read_pieces(
+[[nodiscard]] Status check_data(
+    const std::filesystem::path& folder, const RankRecord& record, const ByteCounter& count);
+
+// Where the data section of the rank's file begins, once its header was found to list exactly the
+// pieces of `record`.
+[[nodiscard]] Expected<std::uint64_t> find_data(
+    const std::filesystem::path& folder, const RankRecord& record);
+
+// Bytes [from, from + out.size()) of one piece, after all of it was read and its hash compared.
+// `data_begin` is find_data's.
+[[nodiscard]] Status read_piece_range(
     const std::filesystem::path& folder,
     const RankRecord& record,
-    const PieceTarget& target,
-    const ByteCounter& count);
+    std::uint64_t data_begin,
+    std::size_t piece_index,
+    std::uint64_t from,
+    std::span<std::byte> out);
 
 }  // namespace muster::checkpoint
