@@ -38,20 +38,19 @@ Status Runtime::restore(TrainerState& trainer) {
 
 Status Runtime::restore_here(TrainerState& trainer) {
   const Identity& identity = parts_.options.identity;
-  MUSTER_ASSIGN_OR_RETURN(
-      const checkpoint::LoadedState loaded,
-      checkpoint::load_rank(
-          parts_.options.resume_from, identity.rank.value(), parts_.options.world_size));
-  if (loaded.generation > identity.generation) {
+  MUSTER_ASSIGN_OR_RETURN(const auto pieces, checkpoint::Pieces::open(parts_.options.resume_from));
+  if (pieces->generation() > identity.generation) {
     return failed_precondition(
-        "the checkpoint is of generation " + std::to_string(loaded.generation.value()) +
+        "the checkpoint is of generation " + std::to_string(pieces->generation().value()) +
         ", this launch is generation " + std::to_string(identity.generation.value()) +
         ": a newer launch owns this run");
   }
   MUSTER_ASSIGN_OR_RETURN(
-      const RestoredState restored, distribute_state(loaded, parts_.optimizer, trainer));
+      const RestoredState restored,
+      distribute_state(
+          *pieces, identity.rank.value(), parts_.options.world_size, parts_.optimizer, trainer));
   state_ = restored.shared;
-  resumed_from_ = loaded.generation.value();
+  resumed_from_ = pieces->generation().value();
   const std::int64_t total = parts_.options.total_steps;
   ending_ = total > 0 && state_.step >= total ? Ending::kFinished : Ending::kContinue;
   if (parts_.telemetry != nullptr) {

@@ -3,8 +3,8 @@
 #include <muster/common/log.h>
 
 #include <algorithm>
-#include <cstring>
 #include <set>
+#include <utility>
 
 namespace muster::agent {
 namespace {
@@ -12,50 +12,88 @@ namespace {
 const std::string kTrainerPrefix = "trainer/";
 const std::string kTrainerValuePrefix = "trainer.";
 
-// One place in memory that a checkpoint tensor belongs to.
-struct Destination {
-  std::string name;
-  std::span<float> data;
+// The optimizer's part of a checkpoint: every tensor that is not the trainer's.
+class OptimizerSource final : public optimizer::StateSource {
+ public:
+  // `values` are those of one of the ranks that wrote the checkpoint; the optimizer's are the same
+  // on all.
+  OptimizerSource(checkpoint::Pieces& pieces, TextValues values)
+      : pieces_(pieces), values_(std::move(values)) {
+    for (const std::string& name : pieces_.names()) {
+      if (!name.starts_with(kTrainerPrefix)) {
+        const checkpoint::Pieces::Tensor* tensor = pieces_.find(name);
+        tensors_[name] = {tensor->dtype, tensor->global_shape};
+      }
+    }
+  }
+
+  const Tensor* find(const std::string& name) override {
+    const auto found = tensors_.find(name);
+    return found == tensors_.end() ? nullptr : &found->second;
+  }
+
+  const std::string* value(const std::string& key) override {
+    const auto found = values_.find(key);
+    return found == values_.end() ? nullptr : &found->second;
+  }
+
+  Status read(const std::string& name, std::int64_t begin, std::span<std::byte> out) override {
+    return pieces_.read(name, begin, out);
+  }
+
+  std::vector<std::string> names() override {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : tensors_) {
+      names.push_back(name);
+    }
+    return names;
+  }
+
+ private:
+  checkpoint::Pieces& pieces_;
+  const TextValues values_;
+  std::map<std::string, Tensor> tensors_;
 };
 
-std::vector<Destination> destinations(optimizer::Optimizer& optimizer, TrainerState& trainer) {
-  std::vector<Destination> places;
-  for (optimizer::StateTensor& tensor : optimizer.state()) {
-    places.push_back({tensor.name, tensor.data});
-  }
-  for (TrainerState::Tensor& tensor : trainer.tensors) {
-    places.push_back({kTrainerPrefix + tensor.name, tensor.data});
-  }
-  return places;
-}
-
-Expected<std::vector<const checkpoint::LoadedTensor*>> match(
-    const checkpoint::LoadedState& loaded, const std::vector<Destination>& places) {
-  std::map<std::string, const checkpoint::LoadedTensor*> by_name;
-  for (const checkpoint::LoadedTensor& tensor : loaded.tensors) {
-    by_name[tensor.name] = &tensor;
-  }
-  std::vector<const checkpoint::LoadedTensor*> sources;
-  for (const Destination& place : places) {
-    const auto found = by_name.find(place.name);
-    if (found == by_name.end()) {
+// The bytes of `trainer`'s tensors as rank `source` saved them. All are there before any is handed
+// out, and the checkpoint has none that this loop lacks.
+Expected<std::vector<std::vector<std::byte>>> read_trainer_tensors(
+    checkpoint::Pieces& pieces, int source, const TrainerState& trainer) {
+  std::vector<std::vector<std::byte>> tensors;
+  std::set<std::string> wanted;
+  for (const TrainerState::Tensor& tensor : trainer.tensors) {
+    const std::string name = kTrainerPrefix + tensor.name;
+    const checkpoint::Pieces::Part* part = pieces.find_part(name, source);
+    if (part == nullptr) {
       return failed_precondition(
-          "the checkpoint has no tensor '" + place.name + "': it was saved by another model");
+          "the checkpoint has no tensor '" + name + "': it was saved by another training loop");
     }
-    if (found->second->data.size() != place.data.size_bytes()) {
+    if (part->bytes != static_cast<std::int64_t>(tensor.data.size_bytes())) {
       return failed_precondition(
-          "tensor '" + place.name + "' has " + std::to_string(place.data.size_bytes()) +
-          " bytes in this model and " + std::to_string(found->second->data.size()) +
+          "tensor '" + name + "' has " + std::to_string(tensor.data.size_bytes()) +
+          " bytes in this training loop and " + std::to_string(part->bytes) +
           " in the checkpoint: start with the settings it was saved with");
     }
-    sources.push_back(found->second);
-    by_name.erase(found);
+    tensors.emplace_back(tensor.data.size_bytes());
+    MUSTER_RETURN_IF_ERROR(pieces.read_part(name, source, tensors.back()));
+    wanted.insert(name);
   }
-  if (!by_name.empty()) {
-    return failed_precondition(
-        "the checkpoint's tensor '" + by_name.begin()->first + "' has no place in this model");
+  for (const std::string& name : pieces.names()) {
+    if (name.starts_with(kTrainerPrefix) && wanted.count(name) == 0) {
+      return failed_precondition(
+          "the checkpoint's tensor '" + name + "' has no place in this training loop");
+    }
   }
-  return sources;
+  return tensors;
+}
+
+void take_trainer_values(const TextValues& saved, TextValues& values) {
+  values.clear();
+  for (const auto& [key, value] : saved) {
+    if (key.starts_with(kTrainerValuePrefix)) {
+      values[key.substr(kTrainerValuePrefix.size())] = value;
+    }
+  }
 }
 
 void warn_of_other_schedule(const TextValues& saved, const optimizer::ScheduleOptions& now) {
@@ -83,21 +121,16 @@ checkpoint::RankState collect_state(
   checkpoint::RankState out;
   for (optimizer::StateTensor& tensor : optimizer.state()) {
     out.tensors.push_back(
-        {tensor.name,
-         "F32",
-         tensor.shape,
-         tensor.global_shape,
-         tensor.offset,
-         std::as_bytes(tensor.data)});
+        {tensor.name, tensor.dtype, tensor.shape, tensor.global_shape, tensor.offset, tensor.data});
   }
   for (const TrainerState::Tensor& tensor : trainer.tensors) {
     const auto size = static_cast<std::int64_t>(tensor.data.size());
     out.tensors.push_back(
         {kTrainerPrefix + tensor.name, "F32", {size}, {size}, {0}, std::as_bytes(tensor.data)});
   }
+  out.values = optimizer.state_values();
   write_shared_state(state, out.values);
   const optimizer::ScheduleOptions& schedule = optimizer.options().schedule;
-  out.values["agent.applied_steps"] = std::to_string(optimizer.applied_steps());
   out.values["agent.known_epoch"] = std::to_string(known_epoch);
   out.values["schedule.learning_rate"] = exact_text(schedule.learning_rate);
   out.values["schedule.warmup_steps"] = std::to_string(schedule.warmup_steps);
@@ -110,32 +143,33 @@ checkpoint::RankState collect_state(
 }
 
 Expected<RestoredState> distribute_state(
-    const checkpoint::LoadedState& loaded, optimizer::Optimizer& optimizer, TrainerState& trainer) {
+    checkpoint::Pieces& pieces,
+    int rank,
+    int world_size,
+    optimizer::Optimizer& optimizer,
+    TrainerState& trainer) {
+  const int source = rank % pieces.world_size();
+  const TextValues& values = pieces.values(source);
   RestoredState out;
-  MUSTER_ASSIGN_OR_RETURN(out.shared, read_shared_state(loaded.values));
-  MUSTER_ASSIGN_OR_RETURN(
-      const std::int64_t applied, integer_value(loaded.values, "agent.applied_steps"));
-  MUSTER_ASSIGN_OR_RETURN(out.known_epoch, integer_value(loaded.values, "agent.known_epoch"));
-  if (out.shared.step != loaded.step.value()) {
+  MUSTER_ASSIGN_OR_RETURN(out.shared, read_shared_state(values));
+  MUSTER_ASSIGN_OR_RETURN(out.known_epoch, integer_value(values, "agent.known_epoch"));
+  if (out.shared.step != pieces.step().value()) {
     return data_loss(
-        "the checkpoint of step " + std::to_string(loaded.step.value()) +
+        "the checkpoint of step " + std::to_string(pieces.step().value()) +
         " holds the history of step " + std::to_string(out.shared.step));
   }
-  const std::vector<Destination> places = destinations(optimizer, trainer);
-  MUSTER_ASSIGN_OR_RETURN(const auto sources, match(loaded, places));
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    if (!places[i].data.empty()) {
-      std::memcpy(places[i].data.data(), sources[i]->data.data(), sources[i]->data.size());
-    }
+  MUSTER_ASSIGN_OR_RETURN(const auto tensors, read_trainer_tensors(pieces, source, trainer));
+  OptimizerSource optimizer_source{pieces, values};
+  MUSTER_RETURN_IF_ERROR(optimizer.load_state(optimizer_source));
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    std::copy(
+        tensors[i].begin(),
+        tensors[i].end(),
+        std::as_writable_bytes(trainer.tensors[i].data).begin());
   }
-  optimizer.set_applied_steps(applied);
-  trainer.values.clear();
-  for (const auto& [key, value] : loaded.values) {
-    if (key.starts_with(kTrainerValuePrefix)) {
-      trainer.values[key.substr(kTrainerValuePrefix.size())] = value;
-    }
-  }
-  warn_of_other_schedule(loaded.values, optimizer.options().schedule);
+  const bool same_world = pieces.world_size() == world_size;
+  take_trainer_values(same_world ? values : pieces.values(0), trainer.values);
+  warn_of_other_schedule(values, optimizer.options().schedule);
   return out;
 }
 

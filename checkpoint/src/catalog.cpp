@@ -1,9 +1,8 @@
-// What a run's folder holds: list, verify, newest_verified, describe, load_rank.
+// What a run's folder holds: list, verify, newest_verified, describe.
 #include "layout.h"
 #include "reader.h"
 
 #include <muster/checkpoint/checkpoint.h>
-#include <muster/checkpoint/pieces.h>
 
 #include <algorithm>
 #include <numeric>
@@ -130,35 +129,6 @@ Expected<CheckpointDetails> describe(const fs::path& checkpoint) {
     details.ranks.push_back(std::move(part));
   }
   return details;
-}
-
-Expected<LoadedState> load_rank(const fs::path& checkpoint, int rank, int world_size) {
-  MUSTER_ASSIGN_OR_RETURN(const Manifest manifest, read_manifest(checkpoint));
-  if (manifest.world_size != world_size) {
-    return failed_precondition(
-        checkpoint.string() + " was written by " + std::to_string(manifest.world_size) +
-        " ranks and cannot be loaded by " + std::to_string(world_size) +
-        ": start as many ranks as wrote it");
-  }
-  if (rank < 0 || rank >= world_size) {
-    return invalid_argument(
-        "rank " + std::to_string(rank) + " is outside a world of " + std::to_string(world_size));
-  }
-  MUSTER_ASSIGN_OR_RETURN(const auto pieces, Pieces::open(checkpoint));
-  MUSTER_ASSIGN_OR_RETURN(RankRecord record, read_record(checkpoint, manifest, rank));
-  LoadedState state{manifest.step, manifest.generation, world_size, {}, {}};
-  for (const PieceRecord& piece : record.pieces) {
-    state.tensors.push_back(
-        {piece.name,
-         piece.dtype,
-         piece.shape,
-         piece.global_shape,
-         piece.offset,
-         std::vector<std::byte>(piece.end - piece.begin)});
-    MUSTER_RETURN_IF_ERROR(pieces->read_part(piece.name, rank, state.tensors.back().data));
-  }
-  state.values = std::move(record.values);
-  return state;
 }
 
 }  // namespace muster::checkpoint

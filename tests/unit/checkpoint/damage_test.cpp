@@ -81,7 +81,7 @@ TEST_P(DamagedFile, AppendedBytesAreFound) {
 TEST_P(DamagedFile, MissingIsFoundByNameAndNotLoaded) {
   fs::remove(checkpoint_ / GetParam());
   expect_found(GetParam(), "removed");
-  EXPECT_EQ(load_rank(checkpoint_, 0, 1).status().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(load_rank(checkpoint_, 0).status().code(), StatusCode::kDataLoss);
   expect_fallback();
 }
 
@@ -110,7 +110,7 @@ TEST_F(Damage, NamesTheTensorWhoseDataDiffers) {
   bytes.back() = static_cast<char>(bytes.back() ^ 1);  // U8 comes last: "flags".
   write_bytes(path, bytes);
   expect_found("tensor 'flags'", "last byte");
-  EXPECT_EQ(load_rank(checkpoint_, 0, 1).status().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(load_rank(checkpoint_, 0).status().code(), StatusCode::kDataLoss);
 }
 
 TEST_F(Damage, AnExtraShardIsRejectedByName) {
@@ -150,16 +150,6 @@ TEST_F(Damage, NothingIntactIsNotFound) {
   std::vector<std::string> rejected;
   EXPECT_EQ(newest_verified(root_, "run", &rejected).status().code(), StatusCode::kNotFound);
   EXPECT_EQ(rejected.size(), 2U);
-}
-
-TEST_F(Damage, AnotherWorldSizeIsRefusedWithTheRemedy) {
-  const auto loaded = load_rank(checkpoint_, 0, 4);
-  EXPECT_EQ(loaded.status().code(), StatusCode::kFailedPrecondition);
-  EXPECT_NE(loaded.status().message().find("written by 1 ranks"), std::string::npos);
-}
-
-TEST_F(Damage, ARankOutsideTheWorldIsRefused) {
-  EXPECT_EQ(load_rank(checkpoint_, 1, 1).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST_F(Damage, ANewerFormatAsksForAnUpgrade) {

@@ -57,7 +57,7 @@ class Faults : public CheckpointTest {
     if (!newest) {
       return -1;
     }
-    const auto loaded = load_rank(newest->path, 0, 1);
+    const auto loaded = load_rank(newest->path, 0);
     EXPECT_TRUE(loaded) << loaded.status().to_string();
     const std::int64_t step = newest->step.value();
     EXPECT_TRUE(step == kOldStep || step == kNewStep) << step;
@@ -284,7 +284,7 @@ TEST_F(Faults, AKillOfTwoRanksAtAnyOperationNeverMixesThem) {
     for (const CheckpointInfo& info : all) {
       EXPECT_TRUE(verify(info.path).ok()) << "killed at operation " << k;
       for (const int rank : {0, 1}) {
-        const auto loaded = load_rank(info.path, rank, 2);
+        const auto loaded = load_rank(info.path, rank);
         EXPECT_TRUE(loaded && same(*loaded, make_state(rank, kNewStep)));
       }
     }

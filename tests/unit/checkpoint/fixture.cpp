@@ -1,5 +1,6 @@
 #include "fixture.h"
 
+#include <muster/checkpoint/pieces.h>
 #include <muster/common/random.h>
 
 #include <unistd.h>
@@ -58,6 +59,18 @@ OwnedState make_state(int rank, std::uint64_t salt, std::size_t floats) {
   return owned;
 }
 
+Expected<LoadedState> load_rank(const fs::path& checkpoint, int rank) {
+  MUSTER_ASSIGN_OR_RETURN(const auto pieces, Pieces::open(checkpoint));
+  MUSTER_ASSIGN_OR_RETURN(const CheckpointDetails details, describe(checkpoint));
+  LoadedState state{pieces->step(), pieces->generation(), {}, pieces->values(rank)};
+  for (const TensorSummary& tensor : details.ranks.at(static_cast<std::size_t>(rank)).tensors) {
+    std::vector<std::byte> data(static_cast<std::size_t>(tensor.bytes));
+    MUSTER_RETURN_IF_ERROR(pieces->read_part(tensor.name, rank, data));
+    state.tensors.push_back({tensor, std::move(data)});
+  }
+  return state;
+}
+
 bool same(const LoadedState& loaded, const OwnedState& expected) {
   const auto& tensors = expected.state.tensors;
   return loaded.values == expected.state.values && loaded.tensors.size() == tensors.size() &&
@@ -66,8 +79,9 @@ bool same(const LoadedState& loaded, const OwnedState& expected) {
              tensors.end(),
              loaded.tensors.begin(),
              [](const TensorPiece& a, const LoadedTensor& b) {
-               return a.name == b.name && a.dtype == b.dtype && a.shape == b.shape &&
-                      a.global_shape == b.global_shape && a.offset == b.offset &&
+               return a.name == b.summary.name && a.dtype == b.summary.dtype &&
+                      a.shape == b.summary.shape && a.global_shape == b.summary.global_shape &&
+                      a.offset == b.summary.offset &&
                       std::equal(a.data.begin(), a.data.end(), b.data.begin(), b.data.end());
              });
 }

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,6 +34,21 @@ struct OwnedState {
 // A few tensors of several dtypes and shapes, different for every (rank, salt); `floats` sizes the
 // largest one.
 [[nodiscard]] OwnedState make_state(int rank, std::uint64_t salt, std::size_t floats = 96);
+
+// One rank's pieces and values, read back and hash-checked.
+struct LoadedTensor {
+  TensorSummary summary;
+  std::vector<std::byte> data;
+};
+
+struct LoadedState {
+  StepIndex step;
+  Generation generation;
+  std::vector<LoadedTensor> tensors;
+  std::map<std::string, std::string> values;
+};
+
+[[nodiscard]] Expected<LoadedState> load_rank(const std::filesystem::path& checkpoint, int rank);
 
 [[nodiscard]] bool same(const LoadedState& loaded, const OwnedState& expected);
 

@@ -12,7 +12,7 @@ using Writing = CheckpointTest;
 
 TEST_F(Writing, RoundTripsTensorsAndValuesBitForBit) {
   make_checkpoint(40);
-  const auto loaded = load_rank(folder_of(40, 1), 0, 1);
+  const auto loaded = load_rank(folder_of(40, 1), 0);
   ASSERT_TRUE(loaded) << loaded.status().to_string();
   EXPECT_EQ(loaded->step, StepIndex{40});
   EXPECT_EQ(loaded->generation, generation_);
@@ -31,7 +31,7 @@ TEST_F(Writing, KeepsNanPayloadsInfinitiesAndBinaryValues) {
       {"binary", std::string{"\0\xff\x80 \n\"", 6}}, {"text", "räuber"}, {"none", ""}};
   const auto rank = writer(options());
   ASSERT_TRUE(save({rank.get()}, 1, 3, {&owned}).ok());
-  const auto loaded = load_rank(folder_of(3, 1), 0, 1);
+  const auto loaded = load_rank(folder_of(3, 1), 0);
   ASSERT_TRUE(loaded) << loaded.status().to_string();
   EXPECT_TRUE(same(*loaded, owned));
 }
@@ -62,7 +62,7 @@ TEST_F(Writing, SnapshotIsIndependentOfTheStateAfterBegin) {
   ASSERT_TRUE(rank->wait(kWait).ok());
   rank->commit(1, false);
   ASSERT_TRUE(rank->wait(kWait).ok());
-  const auto loaded = load_rank(folder_of(5, 1), 0, 1);
+  const auto loaded = load_rank(folder_of(5, 1), 0);
   ASSERT_TRUE(loaded) << loaded.status().to_string();
   EXPECT_TRUE(same(*loaded, make_state(0, 5)));
 }
@@ -89,7 +89,7 @@ TEST_F(Writing, TwoRanksCommitWhenBothArePrepared) {
   EXPECT_EQ(zero->committed_sequence(), 1);
   EXPECT_EQ(one->committed_sequence(), 1);
   EXPECT_EQ(zero->active_sequence(), 0);
-  const auto loaded = load_rank(folder_of(9, 1), 1, 2);
+  const auto loaded = load_rank(folder_of(9, 1), 1);
   ASSERT_TRUE(loaded) << loaded.status().to_string();
   EXPECT_TRUE(same(*loaded, second));
   EXPECT_TRUE(verify(folder_of(9, 1)).ok());
@@ -163,7 +163,7 @@ TEST_F(Writing, SavesAgainRightAfterAbandonWhileTheOldOneDrains) {
   ASSERT_TRUE(rank->wait(kWait).ok());
   rank->commit(2, false);
   ASSERT_TRUE(rank->wait(kWait).ok());
-  const auto loaded = load_rank(folder_of(2, 1), 0, 1);
+  const auto loaded = load_rank(folder_of(2, 1), 0);
   ASSERT_TRUE(loaded) << loaded.status().to_string();
   EXPECT_TRUE(same(*loaded, next));
   EXPECT_FALSE(fs::exists(folder_of(1, 1).string() + ".tmp"));

@@ -3,7 +3,7 @@
 // <root>/<run>/step-<S>.gen-<G>.tmp/  rank-<r>.safetensors + rank-<r>.json   (prepare)
 // <root>/<run>/step-<S>.gen-<G>/      ... + MANIFEST.json                     (commit)
 // <root>/<run>/LATEST                 a hint; the truth is a scan for valid manifests
-// docs/checkpoints.md has the format and the crash analysis.
+// docs/checkpoints.md has the format and the crash analysis; pieces.h reads them back.
 #pragma once
 
 #include <muster/common/expected.h>
@@ -22,7 +22,7 @@
 
 namespace muster::checkpoint {
 
-// A piece of a tensor on one rank, fp32 or bytes. Does not own `data`.
+// A piece of a tensor on one rank. Does not own `data`.
 struct TensorPiece {
   std::string name;
   std::string dtype{"F32"};  // any safetensors dtype name: F32, F64, I64, U8, ...
@@ -160,29 +160,6 @@ struct CheckpointDetails {
 
 // Reads manifest and rank records, checks their hashes and the sizes of all files (the fast check).
 [[nodiscard]] Expected<CheckpointDetails> describe(const std::filesystem::path& checkpoint);
-
-// One rank's tensors and values, read back and hash-checked.
-struct LoadedTensor {
-  std::string name;
-  std::string dtype;
-  std::vector<std::int64_t> shape;
-  std::vector<std::int64_t> global_shape;
-  std::vector<std::int64_t> offset;
-  std::vector<std::byte> data;
-};
-
-struct LoadedState {
-  StepIndex step;
-  Generation generation;
-  int world_size{0};
-  std::vector<LoadedTensor> tensors;
-  std::map<std::string, std::string> values;
-};
-
-// kFailedPrecondition when the checkpoint was written by another world size (resharding is not
-// there yet), kDataLoss when bytes are damaged.
-[[nodiscard]] Expected<LoadedState> load_rank(
-    const std::filesystem::path& checkpoint, int rank, int world_size);
 
 // --- generations ---
 // Allocates the next generation of a run: reads <root>/<run>/GENERATION under an exclusive lock,
