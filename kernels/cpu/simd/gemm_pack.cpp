@@ -1,0 +1,169 @@
+// Operands of the packed products: copies into panels, with the rounding to bf16.
+#include "cpu/simd/gemm_square.h"
+
+namespace muster::kernels::MUSTER_SIMD_ISA {
+
+namespace {
+
+// A unit is one float.
+struct Single {
+  static constexpr std::int64_t kDepth = 1;  // terms in a unit
+
+  // kSquare units of one line with `depth` terms left.
+  MUSTER_INLINE static SquareRow along(const float* p, std::int64_t depth) {
+    return load_row(p, depth);
+  }
+
+  // One unit of 16 lines, of which `lines` exist.
+  MUSTER_INLINE static Pack<float> across(
+      const float* p, std::int64_t /*stride*/, std::int64_t lines, std::int64_t /*depth*/) {
+    return load_some(p, lines);
+  }
+};
+
+#if defined(__AVX512BF16__)
+// A unit is two neighbouring terms in bf16.
+struct Pair {
+  static constexpr std::int64_t kDepth = 2;
+
+  MUSTER_INLINE static SquareRow along(const float* p, std::int64_t depth) {
+    const SquareRow low = load_row(p, depth);
+    const SquareRow high = depth > kSquare ? load_row(p + kSquare, depth - kSquare) : SquareRow{};
+    return SquareRow(_mm512_cvtne2ps_pbh(__m512(high), __m512(low)));
+  }
+
+  MUSTER_INLINE static Pack<float> across(
+      const float* p, std::int64_t stride, std::int64_t lines, std::int64_t depth) {
+    typedef short Halves __attribute__((vector_size(64)));  // NOLINT: see NativeVector
+    const Pack<float> first = load_some(p, lines);
+    const Pack<float> second = depth > 1 ? load_some(p + stride, lines) : Pack<float>{};
+    const auto halves = Halves(_mm512_cvtne2ps_pbh(__m512(second.v), __m512(first.v)));
+    return {Pack<float>::Native(__builtin_shufflevector(
+        halves,
+        halves,
+        0,
+        16,
+        1,
+        17,
+        2,
+        18,
+        3,
+        19,
+        4,
+        20,
+        5,
+        21,
+        6,
+        22,
+        7,
+        23,
+        8,
+        24,
+        9,
+        25,
+        10,
+        26,
+        11,
+        27,
+        12,
+        28,
+        13,
+        29,
+        14,
+        30,
+        15,
+        31))};
+  }
+};
+#endif
+
+// Lines that lie along the depth: squares are transposed.
+template <typename Unit, std::int64_t Lines>
+void pack_along(const PanelSource& source, float* to) {
+  for (std::int64_t first = 0; first < Lines; first += kSquare) {
+    const std::int64_t kept = least(Lines - first, kSquare);
+    const std::int64_t valid = source.lines - first;
+    const float* line = source.data + first * source.stride;
+    for (std::int64_t k = 0; k < source.depth; k += kSquare * Unit::kDepth) {
+      const std::int64_t depth = source.depth - k;
+      SquareRow rows[kSquare];
+#pragma GCC unroll 16
+      for (std::int64_t i = 0; i < kSquare; ++i) {
+        rows[i] = i < valid ? Unit::along(line + i * source.stride + k, depth) : SquareRow{};
+      }
+      transpose_square(rows);
+      const std::int64_t units = (depth + Unit::kDepth - 1) / Unit::kDepth;
+      float* unit_to = to + k / Unit::kDepth * Lines + first;
+#pragma GCC unroll 16
+      for (std::int64_t u = 0; u < kSquare; ++u) {
+        if (u < units) {
+          store_row(unit_to + u * Lines, rows[u], kept);
+        }
+      }
+    }
+  }
+}
+
+// Lines side by side: copies.
+template <typename Unit, std::int64_t Lines>
+void pack_across(const PanelSource& source, float* to) {
+  for (std::int64_t k = 0; k < source.depth; k += Unit::kDepth, to += Lines) {
+    const float* from = source.data + k * source.stride;
+    for (std::int64_t first = 0; first < Lines; first += kLanes<float>) {
+      const Pack<float> unit =
+          Unit::across(from + first, source.stride, source.lines - first, source.depth - k);
+      store_some(to + first, unit, Lines - first);
+    }
+  }
+}
+
+template <typename Unit, std::int64_t Lines>
+MUSTER_INLINE void pack_lines(const PanelSource& source, float* to) {
+  if (source.across) {
+    pack_across<Unit, Lines>(source, to);
+  } else {
+    pack_along<Unit, Lines>(source, to);
+  }
+}
+
+template <typename Unit>
+MUSTER_INLINE void pack_side(PanelSide side, const PanelSource& source, float* to) {
+  if (side == PanelSide::kLeft) {
+    pack_lines<Unit, static_cast<std::int64_t>(kLeftLines)>(source, to);
+  } else {
+    pack_lines<Unit, kRightLines>(source, to);
+  }
+}
+
+#if !defined(__AVX512BF16__)
+// To the nearest bf16, ties to even, as the instruction does.
+void round_to_bf16(float* values, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::uint32_t bits;  // NOLINT(cppcoreguidelines-init-variables): the next line writes it
+    __builtin_memcpy(&bits, values + i, sizeof(bits));
+    bits = (bits + 0x7FFFU + ((bits >> 16) & 1U)) & 0xFFFF0000U;
+    __builtin_memcpy(values + i, &bits, sizeof(bits));
+  }
+}
+#endif
+
+}  // namespace
+
+void pack(PanelSide side, PanelType type, const PanelSource& source, float* to) {
+#if defined(__AVX512BF16__)
+  if (type == PanelType::kBFloat16) {
+    pack_side<Pair>(side, source, to);
+    return;
+  }
+  pack_side<Single>(side, source, to);
+#else
+  pack_side<Single>(side, source, to);
+  if (type == PanelType::kBFloat16) {
+    const std::int64_t lines =
+        side == PanelSide::kLeft ? static_cast<std::int64_t>(kLeftLines) : kRightLines;
+    round_to_bf16(to, lines * source.depth);
+  }
+#endif
+}
+
+}  // namespace muster::kernels::MUSTER_SIMD_ISA

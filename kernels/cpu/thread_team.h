@@ -1,0 +1,44 @@
+// A few threads that share the work of one call.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace muster::kernels {
+
+// Thread-safety: run() from one thread at a time. With one member there are no other threads and
+// run() is a loop. Which member does which task is not determined; tasks must not care.
+class ThreadTeam {
+ public:
+  // task number, member number (the caller is member 0)
+  using Task = std::function<void(std::int64_t, int)>;
+
+  explicit ThreadTeam(int members);
+  ~ThreadTeam();
+  ThreadTeam(const ThreadTeam&) = delete;
+  ThreadTeam& operator=(const ThreadTeam&) = delete;
+
+  [[nodiscard]] int members() const { return static_cast<int>(threads_.size()) + 1; }
+
+  // task(0 ... tasks - 1), each once, taken in this order; returns when all are done.
+  void run(std::int64_t tasks, const Task& task);
+
+ private:
+  void serve(int member);
+  void work(std::unique_lock<std::mutex>& lock, int member);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;  // there is work, or none is left
+  const Task* task_{nullptr};
+  std::int64_t tasks_{0};
+  std::int64_t next_{0};
+  std::int64_t unfinished_{0};
+  bool stopping_{false};
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace muster::kernels
