@@ -8,7 +8,8 @@
 //                 of its dimension 0);
 //             (3) a parameter is contiguous in its region and lies in one bucket;
 //             (4) a piece begins and ends at multiples of the cut granularity from the start of its
-//                 unit (the parameter, or the matrix of a stack), or at the unit's end.
+//                 unit (the parameter, or the matrix of a stack), or at the unit's end. Where
+//                 kRowShards has no 8-bit states to keep whole, it cuts after any row.
 #pragma once
 
 #include "src/routing.h"

@@ -1,15 +1,16 @@
 #include "src/routing.h"
 
-#include <muster/common/hash.h>
-
 #include <algorithm>
-#include <cmath>
-#include <iomanip>
-#include <set>
-#include <sstream>
+#include <string_view>
+#include <unordered_set>
 
 namespace muster::optimizer {
 namespace {
+
+// Below this an 8-bit state saves nothing, and the tensor is of the sensitive kind (norms, biases).
+constexpr std::size_t kMinQuantisedElements = 4096;
+// Byte offsets of 8-byte elements must still fit into 63 bits.
+constexpr std::size_t kMaxElements = std::size_t{1} << 60;
 
 std::string shape_text(std::span<const std::int64_t> shape) {
   std::string text = "[";
@@ -19,7 +20,11 @@ std::string shape_text(std::span<const std::int64_t> shape) {
   return text + "]";
 }
 
-Status measure(RoutedParameter& parameter) {
+std::string named(const ParameterSpec& spec) {
+  return "parameter '" + spec.name + "' of shape " + shape_text(spec.shape);
+}
+
+Status count_elements(RoutedParameter& parameter) {
   const ParameterSpec& spec = parameter.spec;
   parameter.size = 1;
   for (const std::int64_t extent : spec.shape) {
@@ -28,18 +33,35 @@ Status measure(RoutedParameter& parameter) {
           "parameter '" + spec.name + "' has shape " + shape_text(spec.shape) +
           "; every dimension must be at least 1");
     }
+    if (parameter.size > kMaxElements / static_cast<std::size_t>(extent)) {
+      return invalid_argument(
+          named(spec) + " has more than 2^60 elements; split it into several parameters");
+    }
     parameter.size *= static_cast<std::size_t>(extent);
   }
-  if (parameter.route.rule != Rule::kMuon) {
-    return {};
+  if (spec.placement == Placement::kExpert && spec.shape.empty()) {
+    return invalid_argument(
+        "expert parameter '" + spec.name +
+        "' is a scalar; dimension 0 of an expert parameter counts the local experts");
   }
+  return {};
+}
+
+Status find_matrices(RoutedParameter& parameter) {
+  const ParameterSpec& spec = parameter.spec;
   const std::size_t rank = spec.shape.size();
   if (rank != 2 && rank != 3) {
     return invalid_argument(
-        "parameter '" + spec.name + "' of shape " + shape_text(spec.shape) +
+        named(spec) +
         " is routed to Muon, which moves matrices [rows, cols] and stacks [count, rows, cols] "
-        "only; "
-        "route it to AdamW");
+        "only; route it to AdamW" +
+        (rank > 3 ? ", or merge its leading dimensions if each slice is a matrix" : ""));
+  }
+  if (rank == 2 && spec.placement == Placement::kExpert) {
+    return invalid_argument(
+        "expert " + named(spec) +
+        " is routed to Muon, but dimension 0 of an expert parameter counts experts and is no "
+        "matrix dimension; give it as [experts, rows, cols], or route it to AdamW");
   }
   parameter.rows = spec.shape[rank - 2];
   parameter.cols = spec.shape[rank - 1];
@@ -47,34 +69,101 @@ Status measure(RoutedParameter& parameter) {
   return {};
 }
 
+Status check_blocks(const RoutedParameter& parameter) {
+  const ParameterSpec& spec = parameter.spec;
+  const MatrixBlocks& blocks = spec.blocks;
+  const bool positive = blocks.repeats >= 1 &&
+                        std::all_of(blocks.rows.begin(), blocks.rows.end(), [](std::int64_t rows) {
+                          return rows >= 1;
+                        });
+  if (!positive) {
+    return invalid_argument(
+        named(spec) + " has blocks of " + shape_text(blocks.rows) + " rows, repeated " +
+        std::to_string(blocks.repeats) + " times; every block needs at least 1 row and 1 repeat");
+  }
+  std::int64_t left = parameter.rows;
+  for (const std::int64_t rows : blocks.rows) {
+    // Division instead of a product: what a user typed may be larger than 64 bits.
+    left = rows > left / blocks.repeats ? -1 : left - rows * blocks.repeats;
+    if (left < 0) {
+      break;
+    }
+  }
+  if (left != 0) {
+    return invalid_argument(
+        named(spec) + " has blocks of " + shape_text(blocks.rows) + " rows, repeated " +
+        std::to_string(blocks.repeats) + " times, which " +
+        (left < 0 ? "need more rows than" : "leave " + std::to_string(left) + " of") + " the " +
+        std::to_string(parameter.rows) + " rows of the matrix" + (left < 0 ? "" : " over") +
+        "; sum(rows) * repeats must equal the rows");
+  }
+  return {};
+}
+
+std::vector<MatrixBlock> blocks_of(const RoutedParameter& parameter) {
+  const MatrixBlocks& table = parameter.spec.blocks;
+  if (table.rows.empty()) {
+    return {MatrixBlock{parameter.rows, {{0, parameter.rows}}}};
+  }
+  std::vector<MatrixBlock> blocks(table.merge_repeats ? table.rows.size() : 0);
+  std::int64_t at = 0;
+  for (std::int64_t repeat = 0; repeat < table.repeats; ++repeat) {
+    for (std::size_t i = 0; i < table.rows.size(); ++i) {
+      if (!table.merge_repeats) {
+        blocks.emplace_back();
+      }
+      MatrixBlock& block = table.merge_repeats ? blocks[i] : blocks.back();
+      block.rows += table.rows[i];
+      block.runs.push_back({at, table.rows[i]});
+      at += table.rows[i];
+    }
+  }
+  return blocks;
+}
+
+Status measure(RoutedParameter& parameter) {
+  const ParameterSpec& spec = parameter.spec;
+  MUSTER_RETURN_IF_ERROR(count_elements(parameter));
+  const bool small = parameter.size < kMinQuantisedElements;
+  parameter.state_type = small && parameter.route.state_type == StateType::kInt8Block
+                             ? StateType::kFloat32
+                             : parameter.route.state_type;
+  parameter.unit = spec.placement == Placement::kExpert
+                       ? parameter.size / static_cast<std::size_t>(spec.shape[0])
+                       : parameter.size;
+  if (parameter.route.rule != Rule::kMuon) {
+    if (!spec.blocks.rows.empty()) {
+      return invalid_argument(
+          named(spec) + " has matrix blocks but is routed to " + to_string(parameter.route.rule) +
+          ", which moves single elements; route it to Muon or leave its blocks out");
+    }
+    return {};
+  }
+  MUSTER_RETURN_IF_ERROR(find_matrices(parameter));
+  parameter.unit = parameter.size / parameter.matrices;
+  if (!spec.blocks.rows.empty()) {
+    MUSTER_RETURN_IF_ERROR(check_blocks(parameter));
+  }
+  parameter.blocks = blocks_of(parameter);
+  return {};
+}
+
 void number_groups(Routing& routing, std::span<const RouteRule> rules) {
+  std::unordered_set<std::string_view> used;
+  for (const RoutedParameter& parameter : routing.parameters) {
+    used.insert(parameter.route.group);
+  }
+  auto& names = routing.group_names;
   for (const RouteRule& rule : rules) {
-    const bool used = std::any_of(
-        routing.parameters.begin(), routing.parameters.end(), [&](const RoutedParameter& p) {
-          return p.route.group == rule.group;
-        });
-    const auto& names = routing.group_names;
-    if (used && std::find(names.begin(), names.end(), rule.group) == names.end()) {
-      routing.group_names.push_back(rule.group);
+    if (used.contains(rule.group) &&
+        std::find(names.begin(), names.end(), rule.group) == names.end()) {
+      names.push_back(rule.group);
     }
   }
   for (RoutedParameter& parameter : routing.parameters) {
-    const auto& names = routing.group_names;
     const auto at = std::find(names.begin(), names.end(), parameter.route.group);
     parameter.group_index = static_cast<int>(at - names.begin());
   }
-}
-
-Status require(bool holds, const std::string& sentence) {
-  return holds ? Status{} : invalid_argument(sentence);
-}
-
-bool is_fraction(double value) {
-  return value >= 0 && value < 1;
-}
-
-bool is_rate(double value) {
-  return std::isfinite(value) && value >= 0;
 }
 
 }  // namespace
@@ -103,10 +192,12 @@ bool matches(std::string_view pattern, std::string_view name) {
 
 Expected<Routing> route(std::vector<ParameterSpec> specs, std::span<const RouteRule> rules) {
   Routing routing;
-  std::set<std::string> names;
+  std::unordered_set<std::string> names;
   for (ParameterSpec& spec : specs) {
     if (spec.name.empty()) {
-      return invalid_argument("a parameter has an empty name; checkpoints need one");
+      return invalid_argument(
+          "a parameter of shape " + shape_text(spec.shape) +
+          " has an empty name; checkpoints need one");
     }
     if (!names.insert(spec.name).second) {
       return invalid_argument("parameter name '" + spec.name + "' is used twice");
@@ -116,8 +207,9 @@ Expected<Routing> route(std::vector<ParameterSpec> specs, std::span<const RouteR
     });
     if (rule == rules.end()) {
       return invalid_argument(
-          "parameter '" + spec.name +
-          "' matches no route; add a rule that says AdamW or Muon for it");
+          named(spec) +
+          " matches no route; shape does not tell an embedding from a hidden matrix, so add a "
+          "route that says AdamW or Muon for it");
     }
     RoutedParameter parameter;
     parameter.spec = std::move(spec);
@@ -127,55 +219,6 @@ Expected<Routing> route(std::vector<ParameterSpec> specs, std::span<const RouteR
   }
   number_groups(routing, rules);
   return routing;
-}
-
-Status validate(const OptimizerOptions& options) {
-  const AdamWOptions& adamw = options.adamw;
-  MUSTER_RETURN_IF_ERROR(require(is_fraction(adamw.beta1), "adamw.beta1 must be in [0, 1)"));
-  MUSTER_RETURN_IF_ERROR(require(is_fraction(adamw.beta2), "adamw.beta2 must be in [0, 1)"));
-  MUSTER_RETURN_IF_ERROR(require(is_rate(adamw.epsilon), "adamw.epsilon must be 0 or more"));
-  const MuonOptions& muon = options.muon;
-  MUSTER_RETURN_IF_ERROR(require(is_fraction(muon.momentum), "muon.momentum must be in [0, 1)"));
-  MUSTER_RETURN_IF_ERROR(require(
-      muon.newton_schulz_steps >= 1 && muon.newton_schulz_steps <= 100,
-      "muon.newton_schulz_steps must be in [1, 100]"));
-  MUSTER_RETURN_IF_ERROR(require(is_rate(muon.rms_scale), "muon.rms_scale must be 0 or more"));
-  const ScheduleOptions& schedule = options.schedule;
-  MUSTER_RETURN_IF_ERROR(
-      require(is_rate(schedule.learning_rate), "schedule.learning_rate must be 0 or more"));
-  MUSTER_RETURN_IF_ERROR(
-      require(schedule.warmup_steps >= 0, "schedule.warmup_steps must be 0 or more"));
-  MUSTER_RETURN_IF_ERROR(
-      require(is_rate(schedule.final_ratio), "schedule.final_ratio must be 0 or more"));
-  MUSTER_RETURN_IF_ERROR(require(is_rate(options.clip_norm), "clip_norm must be 0 (off) or more"));
-  for (const RouteRule& rule : options.routes) {
-    MUSTER_RETURN_IF_ERROR(require(
-        is_rate(rule.weight_decay) && is_rate(rule.learning_rate_scale),
-        "route '" + rule.pattern + "': weight_decay and learning_rate_scale must be 0 or more"));
-  }
-  return {};
-}
-
-std::uint64_t plan_hash(const Routing& routing, const OptimizerOptions& options) {
-  std::ostringstream text;
-  text << std::setprecision(17);
-  for (const RoutedParameter& parameter : routing.parameters) {
-    const RouteRule& rule = parameter.route;
-    text << parameter.spec.name << shape_text(parameter.spec.shape)
-         << static_cast<int>(parameter.spec.placement) << ' ' << static_cast<int>(rule.rule) << ' '
-         << rule.group << ' ' << rule.weight_decay << ' ' << rule.learning_rate_scale << '\n';
-  }
-  const AdamWOptions& adamw = options.adamw;
-  const MuonOptions& muon = options.muon;
-  const ScheduleOptions& schedule = options.schedule;
-  text << adamw.beta1 << ' ' << adamw.beta2 << ' ' << adamw.epsilon << ' ' << muon.momentum << ' '
-       << muon.nesterov << ' ' << muon.newton_schulz_steps << ' '
-       << static_cast<int>(muon.newton_schulz_set) << ' ' << muon.rms_scale << ' '
-       << schedule.learning_rate << ' ' << schedule.warmup_steps << ' ' << schedule.total_steps
-       << ' ' << schedule.final_ratio << ' ' << options.clip_norm;
-  const std::string bytes = text.str();
-  const std::uint64_t hash = hash64(std::as_bytes(std::span{bytes}));
-  return hash == 0 ? 1 : hash;  // 0 is what a rank sends whose parameters were refused.
 }
 
 }  // namespace muster::optimizer

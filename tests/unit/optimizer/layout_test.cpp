@@ -1,168 +1,148 @@
-#include "src/layout.h"
+// What holds in every layout.
+#include "layout_model.h"
 
 #include <muster/common/random.h>
-#include <muster/kernels/optimizer_kernels.h>
-
-#include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
-#include <string>
 
 namespace muster::optimizer {
 namespace {
 
-constexpr int kSteps = 5;
-
-Routing routed(std::vector<std::vector<std::int64_t>> shapes, Rule rule) {
-  std::vector<ParameterSpec> specs;
-  for (auto& shape : shapes) {
-    specs.push_back({"p" + std::to_string(specs.size()), std::move(shape), Placement::kReplicated});
-  }
-  const std::vector<RouteRule> rules{{"*", rule, "all", 0.0, 1.0}};
-  return route(std::move(specs), rules).value();
+OptimizerOptions with_layout(Layout layout, std::int64_t granularity = 256) {
+  OptimizerOptions options;
+  options.layout = layout;
+  options.cut_granularity = granularity;
+  return options;
 }
 
-RegionPlan plan(const Routing& routing, Rule rule, int ranks) {
-  return plan_region(routing, Placement::kReplicated, rule, ranks, kSteps);
-}
+// Shapes with every awkward property: primes, single rows and columns, stacks, large and tiny.
+const std::vector<Shape> kMixed{
+    {4, 6},
+    {6, 4},
+    {5, 3, 7},
+    {61, 37},
+    {1, 9},
+    {3, 20, 20},
+    {128, 32},
+    {9, 1},
+    {11, 4, 4},
+    {2, 2}};
 
-// How often each element of each parameter is owned.
-std::vector<std::vector<int>> owners_per_element(const Routing& routing, const RegionPlan& region) {
-  std::vector<std::vector<int>> owned;
-  for (const RoutedParameter& parameter : routing.parameters) {
-    owned.emplace_back(parameter.size, 0);
-  }
-  for (int rank = 0; rank < region.ranks; ++rank) {
-    for (const Piece& piece : pieces_of(region, routing, rank)) {
-      for (std::size_t i = 0; i < piece.size; ++i) {
-        ++owned[piece.parameter][piece.parameter_begin + i];
-      }
-    }
-  }
-  return owned;
-}
-
-void expect_each_owned_once(const Routing& routing, const RegionPlan& region) {
-  for (const auto& parameter : owners_per_element(routing, region)) {
-    EXPECT_EQ(
-        std::count(parameter.begin(), parameter.end(), 1),
-        static_cast<std::ptrdiff_t>(parameter.size()));
-  }
-}
-
-TEST(Layout, FlatShardsCoverEveryElementOnceForAnyNumberOfRanks) {
-  const Routing routing = routed({{7}, {3, 5}, {1}, {129}, {2, 3, 4}}, Rule::kAdamW);
-  for (const int ranks : {1, 2, 3, 5, 7, 16, 61}) {
-    SCOPED_TRACE(ranks);
-    expect_each_owned_once(routing, plan(routing, Rule::kAdamW, ranks));
-  }
-}
-
-TEST(Layout, FlatShardsAreEqualAndAligned) {
-  const Routing routing = routed({{100}, {37}}, Rule::kAdamW);
-  const RegionPlan region = plan(routing, Rule::kAdamW, 3);
-  ASSERT_EQ(region.segments.size(), 1U);
-  EXPECT_EQ(region.segments[0].counts, (std::vector<std::size_t>{64, 64, 64}));
-  EXPECT_EQ(region.size, 192U);
-}
-
-TEST(Layout, MatricesAreNeverCutForAnyNumberOfRanks) {
-  const Routing routing =
-      routed({{4, 6}, {6, 4}, {5, 3, 7}, {8, 8}, {3, 2, 2}, {11, 4, 4}}, Rule::kMuon);
-  for (const int ranks : {1, 2, 3, 5, 7, 16, 61}) {
-    SCOPED_TRACE(ranks);
-    const RegionPlan region = plan(routing, Rule::kMuon, ranks);
-    expect_each_owned_once(routing, region);
-    for (int rank = 0; rank < ranks; ++rank) {
-      for (const Piece& piece : pieces_of(region, routing, rank)) {
-        const RoutedParameter& parameter = routing.parameters[piece.parameter];
-        const std::size_t matrix = parameter.size / parameter.matrices;
-        EXPECT_EQ(piece.parameter_begin % matrix, 0U);
-        EXPECT_EQ(piece.size % matrix, 0U);
+TEST(Layout, KeepsItsInvariantsForEveryLayoutAndAnyNumberOfRanks) {
+  const Routing matrices = routed(kMixed, Rule::kMuon);
+  const Routing elements = routed(kMixed, Rule::kAdamW);
+  for (const Layout layout : kAllLayouts) {
+    for (const int ranks : {1, 2, 3, 4, 5, 7, 8, 16, 61, 127}) {
+      for (const std::int64_t granularity : {1, 7, 256}) {
+        SCOPED_TRACE(
+            std::string{to_string(layout)} + ", " + std::to_string(ranks) + " ranks, granularity " +
+            std::to_string(granularity));
+        OptimizerOptions options = with_layout(layout, granularity);
+        for (const std::size_t bucket : {std::size_t{0}, std::size_t{1}, std::size_t{4000}}) {
+          options.bucket_bytes = bucket;
+          expect_sound(matrices, plan_region(matrices, options, kMatrices, ranks), granularity);
+          expect_sound(elements, plan_region(elements, options, kElementwise, ranks), granularity);
+        }
       }
     }
   }
 }
 
-TEST(Layout, OwnsAtMostOnePieceOfAParameter) {
-  const Routing routing = routed({{5, 3, 7}, {8, 8}, {11, 4, 4}}, Rule::kMuon);
-  for (const int ranks : {2, 3, 5, 7}) {
-    const RegionPlan region = plan(routing, Rule::kMuon, ranks);
-    for (int rank = 0; rank < ranks; ++rank) {
-      std::vector<int> pieces(routing.parameters.size(), 0);
-      for (const Piece& piece : pieces_of(region, routing, rank)) {
-        EXPECT_EQ(++pieces[piece.parameter], 1);
-      }
-    }
-  }
-}
-
-TEST(Layout, SegmentsTileTheRegionWithoutOverlap) {
-  const Routing routing = routed({{5, 3, 7}, {8, 8}, {11, 4, 4}, {1, 9}}, Rule::kMuon);
-  const RegionPlan region = plan(routing, Rule::kMuon, 7);
-  std::size_t at = 0;
-  for (const Segment& segment : region.segments) {
-    EXPECT_GE(segment.begin, at);
-    EXPECT_LT(segment.begin - at, kAlignmentFloats);
-    at = std::accumulate(segment.counts.begin(), segment.counts.end(), segment.begin);
-  }
-  EXPECT_LE(at, region.size);
-}
-
-TEST(Layout, BalancesWithinTheBoundOfListSchedulingOverSingleMatrices) {
+TEST(Layout, KeepsItsInvariantsOnRandomModels) {
   const std::uint64_t seed = 5;
   SCOPED_TRACE("seed " + std::to_string(seed));
   Random random{seed};
-  for (int round = 0; round < 100; ++round) {
-    std::vector<std::vector<std::int64_t>> shapes(1 + random.below(12));
-    double largest = 0;
-    double total = 0;
-    for (auto& shape : shapes) {
-      const auto count = static_cast<std::int64_t>(1 + random.below(9));
-      const auto rows = static_cast<std::int64_t>(1 + random.below(64));
-      const auto cols = static_cast<std::int64_t>(1 + random.below(64));
-      shape = {count, rows, cols};
-      const double cost = kernels::newton_schulz_flops(rows, cols, kSteps);
-      largest = std::max(largest, cost);
-      total += cost * static_cast<double>(count);
+  for (int round = 0; round < 60; ++round) {
+    std::vector<Shape> shapes(1 + random.below(12));
+    for (Shape& shape : shapes) {
+      shape = {
+          static_cast<std::int64_t>(1 + random.below(64)),
+          static_cast<std::int64_t>(1 + random.below(64))};
+      if (random.below(3) == 0) {
+        shape.insert(shape.begin(), static_cast<std::int64_t>(1 + random.below(9)));
+      }
     }
-    const int ranks = 1 + static_cast<int>(random.below(8));
-    const Routing routing = routed(shapes, Rule::kMuon);
-    const auto loads = plan(routing, Rule::kMuon, ranks).newton_schulz_flops;
-    const double fullest = *std::max_element(loads.begin(), loads.end());
-    // Whole stacks only within the slack; else the last item was put on the least loaded rank,
-    // which held no more than the mean.
-    const double lower_bound = std::max(total / ranks, largest);
-    EXPECT_LE(fullest, std::max(kWholeStackSlack * lower_bound, total / ranks + largest) * 1.0001);
-    EXPECT_NEAR(std::accumulate(loads.begin(), loads.end(), 0.0), total, total * 1e-12);
+    const bool int8 = random.below(2) == 0;
+    const Routing routing =
+        routed(shapes, Rule::kMuon, int8 ? StateType::kInt8Block : StateType::kFloat32);
+    const int ranks = 1 + static_cast<int>(random.below(12));
+    for (const Layout layout : kAllLayouts) {
+      SCOPED_TRACE(std::string{to_string(layout)} + ", round " + std::to_string(round));
+      OptimizerOptions options = with_layout(layout);
+      options.bucket_bytes = random.below(20000);
+      options.exchange_bytes = 1 + random.below(40000);
+      expect_sound(routing, plan_region(routing, options, kMatrices, ranks), 256);
+    }
   }
 }
 
-TEST(Layout, KeepsStacksWholeAndInOneCollectiveWhenThatIsBalanced) {
-  const Routing routing = routed({{4, 8, 8}, {4, 8, 8}, {4, 8, 8}, {4, 8, 8}}, Rule::kMuon);
-  EXPECT_EQ(plan(routing, Rule::kMuon, 2).segments.size(), 1U);
+TEST(Layout, GivesARegionWithoutParametersNoMemory) {
+  const Routing routing = routed({{4, 4}}, Rule::kMuon);
+  for (const Layout layout : kAllLayouts) {
+    const RegionPlan plan = plan_region(routing, with_layout(layout), kElementwise, 3);
+    EXPECT_EQ(plan.size, 0U);
+    EXPECT_TRUE(plan.segments.empty());
+    EXPECT_EQ(plan.pieces.size(), 3U);
+  }
 }
 
-TEST(Layout, SplitsAStackBetweenMatricesWhenItWouldOverloadItsOwner) {
-  const Routing routing = routed({{4, 8, 8}}, Rule::kMuon);
-  const RegionPlan region = plan(routing, Rule::kMuon, 2);
-  EXPECT_EQ(pieces_of(region, routing, 0).at(0).size, 128U);
-  EXPECT_EQ(pieces_of(region, routing, 1).at(0).parameter_begin, 128U);
+TEST(Layout, OneRankHasEverythingAndNothingMoves) {
+  const Routing routing = routed(kMixed, Rule::kMuon);
+  for (const Layout layout : kAllLayouts) {
+    SCOPED_TRACE(to_string(layout));
+    const RegionPlan plan = plan_region(routing, with_layout(layout), kMatrices, 1);
+    EXPECT_EQ(plan.pieces[0].size(), kMixed.size());
+    EXPECT_TRUE(std::none_of(
+        plan.tasks.begin(), plan.tasks.end(), [](const MatrixTask& task) { return task.moves; }));
+    EXPECT_EQ(plan.round_ends, std::vector{plan.tasks.size()});
+  }
 }
 
-TEST(Layout, GivesNothingToRanksBeyondTheNumberOfMatrices) {
-  const Routing routing = routed({{4, 4}, {6, 6}}, Rule::kMuon);
-  const RegionPlan region = plan(routing, Rule::kMuon, 5);
-  EXPECT_TRUE(pieces_of(region, routing, 4).empty());
-  EXPECT_EQ(region.newton_schulz_flops[4], 0.0);
+TEST(Layout, BucketsHoldWholeParametersOfAboutTheSizeAskedForLastParametersFirst) {
+  const Routing routing = routed({{64, 64}, {64, 64}, {64, 64}, {8, 8}, {64, 64}}, Rule::kAdamW);
+  OptimizerOptions options = with_layout(Layout::kWholeMatrices);
+  options.bucket_bytes = 16384;  // one parameter of 64 x 64
+  const RegionPlan plan = plan_region(routing, options, kElementwise, 2);
+  ASSERT_EQ(plan.segments.size(), 4U);
+  EXPECT_EQ(plan.segments[0].parameters, std::vector<std::size_t>{4});
+  EXPECT_EQ(plan.segments[1].parameters, (std::vector<std::size_t>{2, 3}));
+  EXPECT_EQ(plan.segments[3].parameters, std::vector<std::size_t>{0});
 }
 
-TEST(Layout, DescribesBytesOfEveryRank) {
-  const Routing routing = routed({{4, 4}, {6, 6}}, Rule::kMuon);
-  const std::string text = describe(plan(routing, Rule::kMuon, 3));
-  EXPECT_NE(text.find("rank 0: 192 bytes"), std::string::npos) << text;
-  EXPECT_NE(text.find("rank 2: 0 bytes"), std::string::npos) << text;
+TEST(Layout, SeparatesPlacementsRulesAndTypesIntoRegions) {
+  std::vector<ParameterSpec> specs(4);
+  specs[0] = {.name = "a", .shape = {8, 8}};
+  specs[1] = {.name = "b", .shape = {8, 8}, .dtype = FloatType::kBFloat16};
+  specs[2] = {.name = "c", .shape = {2, 8, 8}, .placement = Placement::kExpert};
+  specs[3] = {.name = "norm", .shape = {8}};
+  std::vector<RouteRule> rules(2);
+  rules[0].pattern = "norm";
+  rules[1] = {.pattern = "*", .rule = Rule::kMuon};
+  const Routing routing = route(specs, rules).value();
+  const std::vector<RegionKey> keys = region_keys(routing);
+  ASSERT_EQ(keys.size(), 4U);
+  for (const RegionKey& key : keys) {
+    const RegionPlan plan = plan_region(routing, with_layout(Layout::kWholeMatrices), key, 2);
+    EXPECT_EQ(plan.placed.size(), 1U);
+    EXPECT_EQ(plan.key, key);
+  }
+}
+
+TEST(Layout, RoundsKeepWhatARankAssemblesWithinTheExchangeSize) {
+  const Routing routing = routed(std::vector<Shape>(24, {32, 32}), Rule::kMuon);
+  OptimizerOptions options = with_layout(Layout::kRowShards);
+  options.exchange_bytes = 2 * 32 * 32 * sizeof(float);
+  const RegionPlan plan = plan_region(routing, options, kMatrices, 4);
+  // 24 matrices, 4 owners, 2 at once each.
+  EXPECT_EQ(plan.round_ends, (std::vector<std::size_t>{8, 16, 24}));
+}
+
+TEST(Layout, AMatrixLargerThanTheExchangeSizeHasARoundToItself) {
+  const Routing routing = routed(std::vector<Shape>(3, {32, 32}), Rule::kMuon);
+  OptimizerOptions options = with_layout(Layout::kRowShards);
+  options.exchange_bytes = 1;
+  const RegionPlan plan = plan_region(routing, options, kMatrices, 2);
+  EXPECT_EQ(plan.round_ends, (std::vector<std::size_t>{2, 3}));
 }
 
 }  // namespace

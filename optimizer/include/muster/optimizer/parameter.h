@@ -40,7 +40,7 @@ enum class Placement : std::uint8_t { kReplicated, kExpert };
 //                        i is made of the i-th run of every repeat (all queries, all keys, ...)
 // The update's scale comes from the block's shape, not the parameter's.
 struct MatrixBlocks {
-  std::vector<std::int64_t> rows;
+  std::vector<std::int64_t> rows{};
   std::int64_t repeats{1};
   bool merge_repeats{false};
 
@@ -50,20 +50,20 @@ struct MatrixBlocks {
 // One tensor, row-major. A stack of matrices is [count, rows, cols]; Muon treats each matrix of a
 // stack on its own.
 struct ParameterSpec {
-  std::string name;                 // Unique, e.g. "layers.3.attention.wq".
-  std::vector<std::int64_t> shape;  // Local shape on this rank.
+  std::string name{};                 // Unique, e.g. "layers.3.attention.wq".
+  std::vector<std::int64_t> shape{};  // Local shape on this rank.
   Placement placement{Placement::kReplicated};
   // What forward and backward read. A 16-bit parameter has an fp32 master in the owner's shard;
   // gradients are fp32 in any case.
   FloatType dtype{FloatType::kFloat32};
-  MatrixBlocks blocks;
+  MatrixBlocks blocks{};
 };
 
 // First rule whose `pattern` matches the name wins; '*' matches any run of characters.
 struct RouteRule {
   std::string pattern;
   Rule rule{Rule::kAdamW};
-  std::string group;  // Name of the norm/statistics group, e.g. "attention".
+  std::string group{};  // Name of the norm/statistics group, e.g. "attention".
   double weight_decay{0.0};
   double learning_rate_scale{1.0};
   // Storage of the rule's states. kInt8Block applies to parameters of at least 4,096 elements in

@@ -11,8 +11,13 @@
 
 namespace muster::optimizer {
 
-// Bytes one rank sends per step, by the ring formulas of docs/optimizers.md (what it receives is the
-// same to within the unevenness of the shards).
+// Bytes one rank sends per step. With rho = (N - 1) / N over the N ranks that hold a segment of n
+// elements (alignment padding included), whatever its counts:
+//   reduce-scatter  rho 4 n             gradients are fp32
+//   all-gather      rho b n             b bytes per element of the parameter's dtype
+//   all-reduce      2 rho 4 n           kReplicated, which gathers nothing
+//   exchange        4 bytes per element of a fragment and other rank it goes to, fp32 both ways
+// A ring sends n minus one rank's part, which is rho n on average over the ranks.
 struct StepTraffic {
   double reduce_scatter{0};  // all-reduce of kReplicated included
   double all_gather{0};
