@@ -1,5 +1,4 @@
-#include "ranks.h"
-
+// QK-clip without an optimizer: logits are worked out again from the scaled weights, in double.
 #include <muster/common/random.h>
 #include <muster/optimizer/qk_clip.h>
 
@@ -9,156 +8,384 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 
 namespace muster::optimizer {
 namespace {
 
-using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
-constexpr int kHeads = 3;
-constexpr int kHeadDim = 4;
-constexpr int kIn = 10;
-constexpr int kTokens = 9;
-
-AttentionLayer layer() {
-  return {0, kHeads, kHeadDim, "wq", "wk"};
-}
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr std::int64_t kIn = 10;
+constexpr std::int64_t kTokens = 9;
 
 TEST(QkClip, LeavesEverythingAtOrBelowTheThresholdAlone) {
-  const std::vector<double> logits{10.0, 0.0, -400.0, 99.999};
-  EXPECT_EQ(qk_clip_gammas(logits, 100.0), (std::vector<double>{1, 1, 1, 1}));
-  EXPECT_EQ(qk_clip_gammas(logits, 10.0)[0], 1.0);
+  const std::vector<double> logits{10.0, 0.0, -5.0, 99.999, 100.0};
+  EXPECT_EQ(qk_clip_gammas(logits, 100.0), (std::vector<double>{1, 1, 1, 1, 1}));
 }
 
 TEST(QkClip, BringsALogitOverTheThresholdDownToIt) {
   EXPECT_DOUBLE_EQ(qk_clip_gammas(std::vector<double>{400.0}, 100.0)[0], 0.25);
 }
 
+// A head with an infinite or NaN maximum must not be erased, nor take a loud neighbour with it.
 TEST(QkClip, NeverScalesByNonFiniteMaxima) {
-  const double infinity = std::numeric_limits<double>::infinity();
-  const std::vector<double> logits{
-      infinity, -infinity, std::numeric_limits<double>::quiet_NaN(), 200.0};
-  EXPECT_EQ(qk_clip_gammas(logits, 100.0), (std::vector<double>{1, 1, 1, 0.5}));
+  const std::vector<double> logits{kInfinity, -kInfinity, kNan, 200.0, -5.0, 0.0};
+  EXPECT_EQ(qk_clip_gammas(logits, 100.0), (std::vector<double>{1, 1, 1, 0.5, 1, 1}));
 }
 
 TEST(QkClip, IsOffAtThresholdZero) {
   EXPECT_EQ(qk_clip_gammas(std::vector<double>{1e6}, 0.0), std::vector<double>{1.0});
 }
 
-TEST(QkClip, ScalesOnlyTheRowsOfHeadsOverTheThreshold) {
-  const auto scales = head_scales(layer(), std::vector<double>{1.0, 0.25, 1.0});
-  ASSERT_EQ(scales.size(), 2U);
-  EXPECT_EQ(scales[0].parameter, "wq");
-  EXPECT_EQ(scales[1].parameter, "wk");
-  EXPECT_EQ(scales[0].row_begin, 4);
-  EXPECT_EQ(scales[0].row_end, 8);
-  EXPECT_DOUBLE_EQ(scales[0].factor, 0.5);
-  EXPECT_DOUBLE_EQ(scales[1].factor, 0.5);
+TEST(QkClip, WithoutALoudHeadScalesNothing) {
+  const AttentionLayer layer{0, 3, 4, "wq", "wk"};
+  EXPECT_THAT(head_scales(layer, std::vector<double>{1.0, 1.0, 1.0}), IsEmpty());
 }
 
-// The largest q . k per head over all pairs of the rows of x, in double.
-std::vector<double> head_maxima(
-    std::span<const float> wq, std::span<const float> wk, const std::vector<double>& x) {
-  const auto project = [&](std::span<const float> w, std::size_t row, std::size_t token) {
-    double sum = 0;
-    for (std::size_t i = 0; i < kIn; ++i) {
-      sum += static_cast<double>(w[row * kIn + i]) * x[token * kIn + i];
+// Projections and biases by name, [rows, kIn] and [rows].
+struct Weights {
+  std::map<std::string, std::vector<double>> matrices;
+  std::map<std::string, std::vector<double>> biases;
+
+  void add(const std::string& name, std::int64_t rows, Random& random) {
+    std::vector<double>& values = matrices[name];
+    for (std::int64_t i = 0; i < rows * kIn; ++i) {
+      values.push_back(random.normal());
     }
-    return sum;
-  };
-  std::vector<double> maxima(kHeads, -1e300);
-  for (std::size_t head = 0; head < kHeads; ++head) {
-    for (std::size_t q = 0; q < kTokens; ++q) {
-      for (std::size_t k = 0; k < kTokens; ++k) {
-        double logit = 0;
-        for (std::size_t row = head * kHeadDim; row < (head + 1) * kHeadDim; ++row) {
-          logit += project(wq, row, q) * project(wk, row, k);
-        }
-        maxima[head] = std::max(maxima[head], logit);
+  }
+
+  void add_bias(const std::string& name, std::int64_t rows, Random& random) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      biases[name].push_back(random.normal());
+    }
+  }
+
+  void scale(const std::vector<HeadScale>& scales) {
+    for (const HeadScale& scale : scales) {
+      const bool bias = biases.contains(scale.parameter);
+      std::vector<double>& values = bias ? biases[scale.parameter] : matrices.at(scale.parameter);
+      const std::int64_t width = bias ? 1 : kIn;
+      for (std::int64_t i = scale.row_begin * width; i < scale.row_end * width; ++i) {
+        values.at(static_cast<std::size_t>(i)) *= scale.factor;
       }
     }
+  }
+
+  // Row `row` of the projection, bias included, for one token.
+  [[nodiscard]] double project(
+      const std::string& name,
+      const std::string& bias,
+      std::int64_t row,
+      std::span<const double> token) const {
+    double sum = bias.empty() ? 0.0 : biases.at(bias).at(static_cast<std::size_t>(row));
+    for (std::int64_t i = 0; i < kIn; ++i) {
+      sum += matrices.at(name).at(static_cast<std::size_t>(row * kIn + i)) *
+             token[static_cast<std::size_t>(i)];
+    }
+    return sum;
+  }
+};
+
+std::vector<double> random_tokens(Random& random) {
+  std::vector<double> tokens(static_cast<std::size_t>(kTokens * kIn));
+  for (double& value : tokens) {
+    value = random.normal();
+  }
+  return tokens;
+}
+
+// One product of a query row and a key row. A head's logit is the sum over its pairs.
+struct RowPair {
+  std::int64_t query{0};
+  std::int64_t key{0};
+  bool shared_key{false};  // the key row lies in "wkr", which no layer names
+};
+
+// The rows of each head, written out by hand per test rather than taken from the code under test.
+using HeadPairs = std::vector<std::vector<RowPair>>;
+
+std::vector<double> max_logits(
+    const AttentionLayer& layer,
+    const HeadPairs& heads,
+    const Weights& weights,
+    const std::vector<double>& tokens) {
+  const auto token = [&tokens](std::int64_t t) {
+    return std::span{tokens}.subspan(static_cast<std::size_t>(t * kIn), kIn);
+  };
+  std::vector<double> maxima;
+  for (const std::vector<RowPair>& pairs : heads) {
+    double largest = -1e300;
+    for (std::int64_t q = 0; q < kTokens; ++q) {
+      for (std::int64_t k = 0; k < kTokens; ++k) {
+        double logit = 0;
+        for (const RowPair& pair : pairs) {
+          logit += weights.project(layer.query_parameter, layer.query_bias, pair.query, token(q)) *
+                   (pair.shared_key
+                        ? weights.project("wkr", "", pair.key, token(k))
+                        : weights.project(layer.key_parameter, layer.key_bias, pair.key, token(k)));
+        }
+        largest = std::max(largest, logit);
+      }
+    }
+    maxima.push_back(largest);
   }
   return maxima;
 }
 
-struct ClipRun {
+// Pairs of rows [query, query + dim) and [key, key + dim).
+std::vector<RowPair> pairs_of(std::int64_t query, std::int64_t key, std::int64_t dim) {
+  std::vector<RowPair> pairs;
+  for (std::int64_t i = 0; i < dim; ++i) {
+    pairs.push_back({query + i, key + i});
+  }
+  return pairs;
+}
+
+struct Clipped {
+  double tau{0};
   std::vector<double> before;
   std::vector<double> after;
+  Weights old_weights;
+  Weights weights;
 };
 
-// Random projections with head 1 made loud, clipped at `tau` by ranks that route them to `rule`.
-ClipRun clip(comm::Communicator& world, Rule rule, double tau) {
-  OptimizerOptions options;
-  options.routes = {{"*", rule, "attention", 0.0, 1.0}};
-  const std::vector<std::int64_t> shape{kHeads * kHeadDim, kIn};
-  const auto optimizer = make_optimizer(
-      {{"wq", shape, Placement::kReplicated}, {"wk", shape, Placement::kReplicated}},
-      options,
-      world);
-  Random random{23};
-  for (Parameter& parameter : optimizer->parameters()) {
-    for (std::size_t i = 0; i < parameter.value.size(); ++i) {
-      const bool loud = i / (kHeadDim * kIn) == 1;
-      parameter.value[i] = static_cast<float>(random.normal() * (loud ? 8.0 : 1.0));
-    }
-  }
-  std::vector<double> x(kTokens * kIn);
-  for (double& value : x) {
-    value = random.normal();
-  }
-  Parameter& wq = *optimizer->find("wq");
-  Parameter& wk = *optimizer->find("wk");
-  ClipRun run;
-  run.before = head_maxima(wq.value, wk.value, x);
-  const auto scales = head_scales(layer(), qk_clip_gammas(run.before, tau));
-  EXPECT_TRUE(optimizer->scale_heads(scales).ok());
-  EXPECT_TRUE(optimizer->gather_parameters(soon()).ok());
-  run.after = head_maxima(wq.value, wk.value, x);
+// Clips so that about half of the heads are over tau.
+Clipped clip(const AttentionLayer& layer, const HeadPairs& heads, Weights weights) {
+  Random random{91};
+  const std::vector<double> tokens = random_tokens(random);
+  Clipped run;
+  run.old_weights = weights;
+  run.before = max_logits(layer, heads, weights, tokens);
+  std::vector<double> sorted = run.before;
+  std::sort(sorted.begin(), sorted.end());
+  run.tau = (sorted[sorted.size() / 2 - 1] + sorted[sorted.size() / 2]) / 2;
+  weights.scale(head_scales(layer, qk_clip_gammas(run.before, run.tau)));
+  run.after = max_logits(layer, heads, weights, tokens);
+  run.weights = std::move(weights);
   return run;
 }
 
-void expect_only_the_loud_head_clipped(const ClipRun& run, double tau) {
-  ASSERT_GT(run.before[1], tau);
-  EXPECT_NEAR(run.after[1], tau, tau * 1e-6);  // Two float roundings per row, 2^-23 relative.
-  EXPECT_EQ(run.after[0], run.before[0]);
-  EXPECT_EQ(run.after[2], run.before[2]);
+void expect_exactly_tau_or_untouched(const Clipped& run) {
+  const double tau = run.tau;
+  std::ptrdiff_t loud = 0;
+  for (std::size_t head = 0; head < run.before.size(); ++head) {
+    const double expected = std::min(run.before[head], tau);
+    EXPECT_NEAR(run.after[head], expected, tau * 1e-12) << "head " << head;
+    loud += run.before[head] > tau ? 1 : 0;
+  }
+  EXPECT_GT(loud, 0);
+  EXPECT_LT(loud, static_cast<std::ptrdiff_t>(run.before.size()));
 }
 
-TEST(QkClip, MakesTheLogitOfTheSameWeightsExactlyTau) {
-  run_ranks(1, [](comm::Communicator& world) {
-    expect_only_the_loud_head_clipped(clip(world, Rule::kMuon, 1000.0), 1000.0);
-  });
+AttentionLayer multi_head(double alpha) {
+  AttentionLayer layer{0, 4, 3, "wq", "wk"};
+  layer.alpha = alpha;
+  return layer;
 }
 
-TEST(QkClip, ReachesEveryRankWhoeverOwnsTheRows) {
-  for (const Rule rule : {Rule::kMuon, Rule::kAdamW}) {
-    for (const int ranks : {2, 3, 5}) {
-      run_ranks(ranks, [rule](comm::Communicator& world) {
-        expect_only_the_loud_head_clipped(clip(world, rule, 1000.0), 1000.0);
-      });
+HeadPairs multi_head_pairs() {
+  return {pairs_of(0, 0, 3), pairs_of(3, 3, 3), pairs_of(6, 6, 3), pairs_of(9, 9, 3)};
+}
+
+TEST(QkClip, MakesEveryLoudHeadOfMultiHeadAttentionExactlyTau) {
+  for (const double alpha : {0.5, 0.25, 0.0, 1.0}) {
+    Random random{17};
+    Weights weights;
+    weights.add("wq", 12, random);
+    weights.add("wk", 12, random);
+    expect_exactly_tau_or_untouched(
+        clip(multi_head(alpha), multi_head_pairs(), std::move(weights)));
+  }
+}
+
+TEST(QkClip, SharesTheFactorBetweenQueryAndKeyByAlpha) {
+  const auto scales = head_scales(multi_head(0.25), std::vector<double>{1.0, 1.0 / 16, 1.0, 1.0});
+  ASSERT_EQ(scales.size(), 2U);
+  EXPECT_EQ(scales[0].parameter, "wq");
+  EXPECT_DOUBLE_EQ(scales[0].factor, 0.5);
+  EXPECT_EQ(scales[1].parameter, "wk");
+  EXPECT_DOUBLE_EQ(scales[1].factor, 0.125);
+  EXPECT_EQ(scales[1].row_begin, 3);
+  EXPECT_EQ(scales[1].row_end, 6);
+}
+
+TEST(QkClip, ScalesBiasesWithTheirRows) {
+  AttentionLayer layer = multi_head(0.5);
+  layer.query_bias = "bq";
+  layer.key_bias = "bk";
+  Random random{18};
+  Weights weights;
+  weights.add("wq", 12, random);
+  weights.add("wk", 12, random);
+  weights.add_bias("bq", 12, random);
+  weights.add_bias("bk", 12, random);
+  expect_exactly_tau_or_untouched(clip(layer, multi_head_pairs(), std::move(weights)));
+}
+
+AttentionLayer grouped(GroupedClip mode) {
+  AttentionLayer layer{0, 6, 3, "wq", "wk"};
+  layer.kind = AttentionKind::kGroupedQuery;
+  layer.key_heads = 2;
+  layer.grouped_clip = mode;
+  return layer;
+}
+
+HeadPairs grouped_pairs() {
+  return {
+      pairs_of(0, 0, 3),
+      pairs_of(3, 0, 3),
+      pairs_of(6, 0, 3),
+      pairs_of(9, 3, 3),
+      pairs_of(12, 3, 3),
+      pairs_of(15, 3, 3)};
+}
+
+Weights grouped_weights() {
+  Random random{19};
+  Weights weights;
+  weights.add("wq", 18, random);
+  weights.add("wk", 6, random);
+  return weights;
+}
+
+TEST(QkClip, PerHeadIsExactForGroupedQueriesAndLeavesTheSharedKeyAlone) {
+  const Clipped run = clip(grouped(GroupedClip::kPerHead), grouped_pairs(), grouped_weights());
+  expect_exactly_tau_or_untouched(run);
+  EXPECT_EQ(run.weights.matrices.at("wk"), run.old_weights.matrices.at("wk"));
+}
+
+TEST(QkClip, GroupMinimumBoundsEveryHeadByTauAndTheLoudestOfAGroupExactly) {
+  for (const double alpha : {0.5, 0.2}) {
+    AttentionLayer layer = grouped(GroupedClip::kGroupMinimum);
+    layer.alpha = alpha;
+    const Clipped run = clip(layer, grouped_pairs(), grouped_weights());
+    for (std::size_t group = 0; group < 2; ++group) {
+      const auto first = static_cast<std::ptrdiff_t>(group * 3);
+      const double loudest =
+          *std::max_element(run.before.begin() + first, run.before.begin() + first + 3);
+      const double gamma = std::min(1.0, run.tau / loudest);
+      for (std::size_t head = group * 3; head < group * 3 + 3; ++head) {
+        // Innocent heads of a loud group shrink with it: that is the price of this mode.
+        EXPECT_NEAR(run.after[head], run.before[head] * gamma, run.tau * 1e-12);
+        EXPECT_LE(run.after[head], run.tau * (1 + 1e-12));
+      }
     }
   }
 }
 
-TEST(QkClip, RefusesScalesThatDoNotFitAndChangesNothing) {
-  run_ranks(1, [](comm::Communicator& world) {
-    OptimizerOptions options;
-    options.routes = {{"*", Rule::kAdamW, "attention", 0.0, 1.0}};
-    const auto optimizer = make_optimizer(
-        {{"wq", {4, 2}, Placement::kReplicated}, {"bias", {4}, Placement::kReplicated}},
-        options,
-        world);
-    std::fill_n(optimizer->find("wq")->value.begin(), 8, 1.0F);
-    const auto refusal = [&](HeadScale bad) {
-      const std::vector<HeadScale> scales{{"wq", 0, 4, 0.5}, std::move(bad)};
-      return optimizer->scale_heads(scales).message();
-    };
-    EXPECT_THAT(refusal({"wz", 0, 1, 0.5}), HasSubstr("no parameter 'wz'"));
-    EXPECT_THAT(refusal({"bias", 0, 1, 0.5}), HasSubstr("'bias' is not a matrix"));
-    EXPECT_THAT(refusal({"wq", 3, 5, 0.5}), HasSubstr("[3, 5) do not lie in parameter 'wq'"));
-    EXPECT_THAT(refusal({"wq", 0, 1, 0.0}), HasSubstr("not a positive finite number"));
-    EXPECT_EQ(optimizer->find("wq")->value[0], 1.0F);
-  });
+TEST(QkClip, PerHeadIsExactForOneKeyHeadUnderAllQueries) {
+  AttentionLayer layer{0, 4, 3, "wq", "wk"};
+  layer.kind = AttentionKind::kGroupedQuery;
+  layer.key_heads = 1;
+  Random random{20};
+  Weights weights;
+  weights.add("wq", 12, random);
+  weights.add("wk", 3, random);
+  const HeadPairs heads{pairs_of(0, 0, 3), pairs_of(3, 0, 3), pairs_of(6, 0, 3), pairs_of(9, 0, 3)};
+  expect_exactly_tau_or_untouched(clip(layer, heads, std::move(weights)));
+}
+
+// Heads [2 nope | 2 rope] in the query, [2 key | 3 value] in the key; two shared rotary rows.
+AttentionLayer latent() {
+  AttentionLayer layer;
+  layer.heads = 4;
+  layer.query_parameter = "w_uq";
+  layer.key_parameter = "w_ukv";
+  layer.kind = AttentionKind::kMultiHeadLatent;
+  layer.nope_dim = 2;
+  layer.rope_dim = 2;
+  layer.value_dim = 3;
+  return layer;
+}
+
+HeadPairs latent_pairs() {
+  HeadPairs heads;
+  for (std::int64_t head = 0; head < 4; ++head) {
+    std::vector<RowPair> pairs = pairs_of(head * 4, head * 5, 2);
+    pairs.push_back({head * 4 + 2, 0, true});
+    pairs.push_back({head * 4 + 3, 1, true});
+    heads.push_back(std::move(pairs));
+  }
+  return heads;
+}
+
+Weights latent_weights() {
+  Random random{21};
+  Weights weights;
+  weights.add("w_uq", 16, random);
+  weights.add("w_ukv", 20, random);
+  weights.add("wkr", 2, random);
+  return weights;
+}
+
+TEST(QkClip, IsExactForLatentAttentionThoughItsRotaryKeyIsShared) {
+  const Clipped run = clip(latent(), latent_pairs(), latent_weights());
+  expect_exactly_tau_or_untouched(run);
+  EXPECT_EQ(run.weights.matrices.at("wkr"), run.old_weights.matrices.at("wkr"));
+}
+
+TEST(QkClip, LeavesTheValuesOfLatentAttentionBitForBit) {
+  const Clipped run = clip(latent(), latent_pairs(), latent_weights());
+  const std::vector<double>& before = run.old_weights.matrices.at("w_ukv");
+  const std::vector<double>& after = run.weights.matrices.at("w_ukv");
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const bool value_row = i / kIn % 5 >= 2;
+    const bool loud = run.before[i / kIn / 5] > run.tau;
+    EXPECT_EQ(before[i] == after[i], value_row || !loud) << "row " << i / kIn;
+  }
+}
+
+// [all queries | all keys | all values], heads of 3 rows: queries 0-11, keys 12-23, values 24-35.
+TEST(QkClip, FindsTheHeadsOfAConcatenatedProjection) {
+  AttentionLayer layer{0, 4, 3, "wqkv", "wqkv"};
+  layer.key_row_begin = 12;
+  layer.query_bias = "b";
+  layer.key_bias = "b";
+  const HeadPairs heads{
+      pairs_of(0, 12, 3), pairs_of(3, 15, 3), pairs_of(6, 18, 3), pairs_of(9, 21, 3)};
+  Random random{22};
+  Weights weights;
+  weights.add("wqkv", 36, random);
+  weights.add_bias("b", 36, random);
+  const Clipped run = clip(layer, heads, std::move(weights));
+  expect_exactly_tau_or_untouched(run);
+  for (std::size_t i = 24 * kIn; i < 36 * kIn; ++i) {
+    EXPECT_EQ(run.weights.matrices.at("wqkv")[i], run.old_weights.matrices.at("wqkv")[i]);
+  }
+}
+
+// Two groups of [3 queries | key | value], 3 rows each: 15 rows a group.
+TEST(QkClip, FindsTheHeadsOfAProjectionInterleavedByGroup) {
+  for (const GroupedClip mode : {GroupedClip::kPerHead, GroupedClip::kGroupMinimum}) {
+    AttentionLayer layer = grouped(mode);
+    layer.query_parameter = "wqkv";
+    layer.key_parameter = "wqkv";
+    layer.group_stride = 15;
+    layer.key_row_begin = 9;
+    const HeadPairs heads{
+        pairs_of(0, 9, 3),
+        pairs_of(3, 9, 3),
+        pairs_of(6, 9, 3),
+        pairs_of(15, 24, 3),
+        pairs_of(18, 24, 3),
+        pairs_of(21, 24, 3)};
+    Random random{23};
+    Weights weights;
+    weights.add("wqkv", 30, random);
+    const Clipped run = clip(layer, heads, std::move(weights));
+    for (const double after : run.after) {
+      EXPECT_LE(after, run.tau * (1 + 1e-12));
+    }
+    if (mode == GroupedClip::kPerHead) {
+      expect_exactly_tau_or_untouched(run);
+    }
+    for (const std::int64_t value_row : {12, 13, 14, 27, 28, 29}) {
+      const auto i = static_cast<std::size_t>(value_row * kIn);
+      EXPECT_EQ(run.weights.matrices.at("wqkv")[i], run.old_weights.matrices.at("wqkv")[i]);
+    }
+  }
 }
 
 }  // namespace

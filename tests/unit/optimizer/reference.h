@@ -1,4 +1,5 @@
-// AdamW and Muon in double, as plain as the papers write them: the oracle of the update tests.
+// The update rules in double, as plain as the papers and torch write them: the oracle of the update
+// tests. Each updates `value` by one step and keeps its own states.
 #pragma once
 
 #include <muster/optimizer/options.h>
@@ -8,6 +9,48 @@
 #include <vector>
 
 namespace muster::optimizer {
+
+struct ReferenceSgd {
+  std::vector<double> value;
+
+  void update(std::span<const double> gradient, double learning_rate, double weight_decay);
+};
+
+struct ReferenceMomentum {
+  std::vector<double> value;
+  std::vector<double> buffer;
+
+  void update(
+      std::span<const double> gradient,
+      const MomentumOptions& options,
+      double learning_rate,
+      double weight_decay);
+};
+
+struct ReferenceRmsProp {
+  std::vector<double> value;
+  std::vector<double> v;
+
+  void update(
+      std::span<const double> gradient,
+      const RmsPropOptions& options,
+      double learning_rate,
+      double weight_decay);
+};
+
+// Adam couples the decay with the gradient, AdamW decays the value before the step.
+struct ReferenceAdam {
+  std::vector<double> value;
+  std::vector<double> m;
+  std::vector<double> v;
+  int step{0};
+
+  void update(
+      std::span<const double> gradient,
+      const AdamOptions& options,
+      double learning_rate,
+      double weight_decay);
+};
 
 struct ReferenceAdamW {
   std::vector<double> value;
@@ -28,6 +71,9 @@ struct ReferenceMuon {
   std::size_t cols{0};
   std::vector<double> value;
   std::vector<double> momentum;
+
+  // Advances the momentum alone and returns what is to be orthogonalised.
+  std::vector<double> direct(std::span<const double> gradient, const MuonOptions& options);
 
   void update(
       std::span<const double> gradient,

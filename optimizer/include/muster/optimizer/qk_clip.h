@@ -38,8 +38,8 @@ struct AttentionLayer {
   std::int64_t key_row_begin{0};
   std::int64_t group_stride{0};
   // 1-D parameters with one element per row of the projection; scaled with it. Empty: none.
-  std::string query_bias;
-  std::string key_bias;
+  std::string query_bias{};
+  std::string key_bias{};
   // kMultiHeadLatent: query_parameter is W_uq, per head nope_dim rows and then rope_dim rows;
   // key_parameter is W_ukv, per head nope_dim key rows and then value_dim value rows. The shared
   // rotary key is in no parameter named here and stays as it is.

@@ -1,0 +1,231 @@
+// QK-clip through an optimizer: float weights, whoever owns the rows, and what is refused.
+#include "ranks.h"
+
+#include <muster/common/random.h>
+#include <muster/optimizer/qk_clip.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace muster::optimizer {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kHeads = 3;
+constexpr int kHeadDim = 4;
+constexpr int kIn = 10;
+constexpr int kTokens = 9;
+
+AttentionLayer layer() {
+  return {0, kHeads, kHeadDim, "wq", "wk"};
+}
+
+// The largest q . k per head over all pairs of the rows of x, in double.
+std::vector<double> head_maxima(
+    std::span<const float> wq, std::span<const float> wk, const std::vector<double>& x) {
+  const auto project = [&](std::span<const float> w, std::size_t row, std::size_t token) {
+    double sum = 0;
+    for (std::size_t i = 0; i < kIn; ++i) {
+      sum += static_cast<double>(w[row * kIn + i]) * x[token * kIn + i];
+    }
+    return sum;
+  };
+  std::vector<double> maxima(kHeads, -1e300);
+  for (std::size_t head = 0; head < kHeads; ++head) {
+    for (std::size_t q = 0; q < kTokens; ++q) {
+      for (std::size_t k = 0; k < kTokens; ++k) {
+        double logit = 0;
+        for (std::size_t row = head * kHeadDim; row < (head + 1) * kHeadDim; ++row) {
+          logit += project(wq, row, q) * project(wk, row, k);
+        }
+        maxima[head] = std::max(maxima[head], logit);
+      }
+    }
+  }
+  return maxima;
+}
+
+struct ClipRun {
+  std::vector<double> before;
+  std::vector<double> after;
+};
+
+// Random projections with head 1 made loud, clipped at `tau` by ranks that route them to `rule`.
+ClipRun clip(comm::Communicator& world, Rule rule, double tau) {
+  OptimizerOptions options;
+  options.routes = {{"*", rule, "attention", 0.0, 1.0}};
+  const std::vector<std::int64_t> shape{kHeads * kHeadDim, kIn};
+  const auto optimizer = make_optimizer(
+      {{"wq", shape, Placement::kReplicated}, {"wk", shape, Placement::kReplicated}},
+      options,
+      world);
+  Random random{23};
+  for (Parameter& parameter : optimizer->parameters()) {
+    for (std::size_t i = 0; i < parameter.value.size(); ++i) {
+      const bool loud = i / (kHeadDim * kIn) == 1;
+      parameter.value[i] = static_cast<float>(random.normal() * (loud ? 8.0 : 1.0));
+    }
+  }
+  std::vector<double> x(kTokens * kIn);
+  for (double& value : x) {
+    value = random.normal();
+  }
+  Parameter& wq = *optimizer->find("wq");
+  Parameter& wk = *optimizer->find("wk");
+  ClipRun run;
+  run.before = head_maxima(wq.value, wk.value, x);
+  const auto scales = head_scales(layer(), qk_clip_gammas(run.before, tau));
+  EXPECT_TRUE(optimizer->scale_heads(scales).ok());
+  EXPECT_TRUE(optimizer->gather_parameters(soon()).ok());
+  run.after = head_maxima(wq.value, wk.value, x);
+  return run;
+}
+
+void expect_only_the_loud_head_clipped(const ClipRun& run, double tau) {
+  ASSERT_GT(run.before[1], tau);
+  EXPECT_NEAR(run.after[1], tau, tau * 1e-6);  // Two float roundings per row, 2^-23 relative.
+  EXPECT_EQ(run.after[0], run.before[0]);
+  EXPECT_EQ(run.after[2], run.before[2]);
+}
+
+TEST(QkClip, MakesTheLogitOfTheSameWeightsExactlyTau) {
+  run_ranks(1, [](comm::Communicator& world) {
+    expect_only_the_loud_head_clipped(clip(world, Rule::kMuon, 1000.0), 1000.0);
+  });
+}
+
+TEST(QkClip, ReachesEveryRankWhoeverOwnsTheRows) {
+  for (const Rule rule : {Rule::kMuon, Rule::kAdamW}) {
+    for (const int ranks : {2, 3, 5}) {
+      run_ranks(ranks, [rule](comm::Communicator& world) {
+        expect_only_the_loud_head_clipped(clip(world, rule, 1000.0), 1000.0);
+      });
+    }
+  }
+}
+
+TEST(QkClip, RefusesScalesThatDoNotFitAndChangesNothing) {
+  run_ranks(1, [](comm::Communicator& world) {
+    OptimizerOptions options;
+    options.routes = {{"*", Rule::kAdamW, "attention", 0.0, 1.0}};
+    const auto optimizer = make_optimizer(
+        {{"wq", {4, 2}, Placement::kReplicated}, {"bias", {4}, Placement::kReplicated}},
+        options,
+        world);
+    std::fill_n(optimizer->find("wq")->value.begin(), 8, 1.0F);
+    const auto refusal = [&](HeadScale bad) {
+      const std::vector<HeadScale> scales{{"wq", 0, 4, 0.5}, std::move(bad)};
+      return optimizer->scale_heads(scales).message();
+    };
+    EXPECT_THAT(refusal({"wz", 0, 1, 0.5}), HasSubstr("no parameter 'wz'"));
+    EXPECT_THAT(refusal({"bias", 0, 1, 0.5}), HasSubstr("'bias'"));
+    EXPECT_THAT(refusal({"wq", 3, 5, 0.5}), HasSubstr("[3, 5) do not lie in parameter 'wq'"));
+    EXPECT_THAT(refusal({"wq", 0, 1, 0.0}), HasSubstr("not a positive finite number"));
+    EXPECT_EQ(optimizer->find("wq")->value[0], 1.0F);
+  });
+}
+
+// Layers over wq [12, 4], wk [12, 4], wkv [6, 4], fused [36, 4], bias [12].
+class AttentionLayerCheck : public ::testing::Test {
+ protected:
+  std::string refusal(const AttentionLayer& layer) {
+    std::string message;
+    run_ranks(1, [&](comm::Communicator& world) {
+      OptimizerOptions options;
+      options.routes = {{"*", Rule::kAdamW, "attention", 0.0, 1.0}};
+      const auto optimizer = make_optimizer(
+          {{"wq", {12, 4}}, {"wk", {12, 4}}, {"wkv", {6, 4}}, {"fused", {36, 4}}, {"bias", {12}}},
+          options,
+          world);
+      message = check_attention_layer(layer, *optimizer).message();
+    });
+    return message;
+  }
+
+  AttentionLayer layer_{7, 4, 3, "wq", "wk"};
+};
+
+TEST_F(AttentionLayerCheck, AcceptsWhatFits) {
+  EXPECT_EQ(refusal(layer_), "");
+  layer_.query_bias = "bias";
+  EXPECT_EQ(refusal(layer_), "");
+  AttentionLayer grouped{0, 4, 3, "wq", "wkv"};
+  grouped.kind = AttentionKind::kGroupedQuery;
+  grouped.key_heads = 2;
+  EXPECT_EQ(refusal(grouped), "");
+  AttentionLayer fused{0, 4, 3, "fused", "fused"};
+  fused.key_row_begin = 12;
+  EXPECT_EQ(refusal(fused), "");
+}
+
+TEST_F(AttentionLayerCheck, RefusesANormThatCancelsEveryFactor) {
+  layer_.qk_norm = true;
+  EXPECT_THAT(refusal(layer_), HasSubstr("attention layer 7: queries or keys are normalised"));
+  EXPECT_THAT(refusal(layer_), HasSubstr("QK-clip would do nothing"));
+}
+
+TEST_F(AttentionLayerCheck, RefusesHeadsThatDoNotDivideIntoGroups) {
+  layer_.kind = AttentionKind::kGroupedQuery;
+  EXPECT_THAT(refusal(layer_), HasSubstr("4 heads do not divide into groups of 0 key heads"));
+  layer_.key_heads = 3;
+  EXPECT_THAT(refusal(layer_), HasSubstr("groups of 3 key heads"));
+}
+
+TEST_F(AttentionLayerCheck, RefusesAlphaOutsideItsRange) {
+  for (const double alpha : {-0.1, 1.1, std::nan("")}) {
+    layer_.alpha = alpha;
+    EXPECT_THAT(refusal(layer_), HasSubstr("alpha must be in [0, 1]"));
+  }
+}
+
+TEST_F(AttentionLayerCheck, RefusesParametersThatAreNotThereOrNotMatrices) {
+  layer_.key_parameter = "wz";
+  EXPECT_THAT(refusal(layer_), HasSubstr("no parameter 'wz'"));
+  layer_.key_parameter = "bias";
+  EXPECT_THAT(refusal(layer_), HasSubstr("'bias' must be a matrix"));
+  layer_.key_parameter = "wk";
+  layer_.key_bias = "wk";
+  EXPECT_THAT(refusal(layer_), HasSubstr("'wk' must be a vector"));
+}
+
+TEST_F(AttentionLayerCheck, RefusesRowsThatOverrunTheirProjection) {
+  layer_.key_parameter = "wkv";
+  EXPECT_THAT(refusal(layer_), HasSubstr("rows [6, 9) of a head do not lie in parameter 'wkv'"));
+}
+
+TEST_F(AttentionLayerCheck, RefusesRowsThatNoHeadUses) {
+  layer_.heads = 3;
+  EXPECT_THAT(refusal(layer_), HasSubstr("'wq' must have 9 rows"));
+}
+
+TEST_F(AttentionLayerCheck, RefusesAFusedProjectionWhoseHeadsOverlap) {
+  layer_.query_parameter = "fused";
+  layer_.key_parameter = "fused";
+  EXPECT_THAT(refusal(layer_), HasSubstr("overlap"));
+  layer_.key_row_begin = 11;
+  EXPECT_THAT(refusal(layer_), HasSubstr("overlap at row 11"));
+}
+
+TEST_F(AttentionLayerCheck, RefusesLatentAttentionThatDoesNotFit) {
+  AttentionLayer latent;
+  latent.heads = 3;
+  latent.query_parameter = "wq";
+  latent.key_parameter = "wk";
+  latent.kind = AttentionKind::kMultiHeadLatent;
+  EXPECT_THAT(refusal(latent), HasSubstr("nope_dim above 0"));
+  latent.nope_dim = 2;
+  latent.rope_dim = 2;
+  latent.value_dim = 2;
+  EXPECT_EQ(refusal(latent), "");
+  latent.value_dim = 1;
+  EXPECT_THAT(refusal(latent), HasSubstr("'wk' must have 9 rows"));
+  latent.value_dim = 3;
+  EXPECT_THAT(refusal(latent), HasSubstr("'wk' must have 15 rows"));
+}
+
+}  // namespace
+}  // namespace muster::optimizer
