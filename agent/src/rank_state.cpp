@@ -11,6 +11,7 @@ namespace {
 
 const std::string kTrainerPrefix = "trainer/";
 const std::string kTrainerValuePrefix = "trainer.";
+const std::string kOldAppliedSteps = "agent.applied_steps";
 
 // The optimizer's part of a checkpoint: every tensor that is not the trainer's.
 class OptimizerSource final : public optimizer::StateSource {
@@ -87,6 +88,20 @@ Expected<std::vector<std::vector<std::byte>>> read_trainer_tensors(
   return tensors;
 }
 
+// Checkpoints from before the optimizer had values of its own: the agent kept the count of applied
+// steps, and Muon's momentum had one form.
+Status take_old_values(const TextValues& saved, optimizer::Optimizer& optimizer) {
+  if (saved.count(kOldAppliedSteps) == 0) {
+    return {};
+  }
+  MUSTER_ASSIGN_OR_RETURN(const std::int64_t applied, integer_value(saved, kOldAppliedSteps));
+  optimizer.set_applied_steps(applied);
+  log_info(
+      "event=old_checkpoint reason=\"it does not name the form of Muon's momentum; taken as "
+      "heavy_ball, the only one when it was saved\"");
+  return {};
+}
+
 void take_trainer_values(const TextValues& saved, TextValues& values) {
   values.clear();
   for (const auto& [key, value] : saved) {
@@ -161,6 +176,7 @@ Expected<RestoredState> distribute_state(
   MUSTER_ASSIGN_OR_RETURN(const auto tensors, read_trainer_tensors(pieces, source, trainer));
   OptimizerSource optimizer_source{pieces, values};
   MUSTER_RETURN_IF_ERROR(optimizer.load_state(optimizer_source));
+  MUSTER_RETURN_IF_ERROR(take_old_values(values, optimizer));
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     std::copy(
         tensors[i].begin(),

@@ -23,6 +23,7 @@ struct IndexedPiece {
   std::size_t index{0};  // in the rank's record
   std::optional<Interval> run;
   Pieces::Part part;
+  std::vector<Hash128> chunks;  // once all of it has matched its hash
 };
 
 // Invariant: once `covering` is there, it has the indices of the non-empty pieces, ascending, which
@@ -33,6 +34,16 @@ struct IndexedTensor {
   std::vector<IndexedPiece> pieces;  // ascending by rank
   std::optional<std::vector<std::size_t>> covering;
 };
+
+// Null when the rank has none. `Tensor` is const or not, and so is what comes back.
+template <typename Tensor>
+auto* of_rank(Tensor& tensor, int rank) {
+  const auto found = std::lower_bound(
+      tensor.pieces.begin(), tensor.pieces.end(), rank, [](const IndexedPiece& piece, int wanted) {
+        return piece.rank < wanted;
+      });
+  return found == tensor.pieces.end() || found->rank != rank ? nullptr : &*found;
+}
 
 std::string range_text(const Interval& elements) {
   return "elements [" + std::to_string(elements.begin) + ", " + std::to_string(elements.end) + ")";
@@ -111,7 +122,8 @@ class PiecesOnDisk final : public Pieces {
   Status read(const std::string& name, std::int64_t begin, std::span<std::byte> out) override;
 
   [[nodiscard]] const Part* find_part(const std::string& name, int rank) const override {
-    const IndexedPiece* piece = find_piece(name, rank);
+    const auto tensor = tensors_.find(name);
+    const IndexedPiece* piece = tensor == tensors_.end() ? nullptr : of_rank(tensor->second, rank);
     return piece == nullptr ? nullptr : &piece->part;
   }
 
@@ -125,10 +137,10 @@ class PiecesOnDisk final : public Pieces {
 
   Status index_piece(int rank, std::size_t index);
   Status cover(const std::string& name, IndexedTensor& tensor) const;
-  Status read_piece(const IndexedPiece& piece, std::uint64_t from, std::span<std::byte> out);
-  Status load(const IndexedPiece& piece, std::uint64_t from, std::span<std::byte> out);
+  Status read_piece(IndexedPiece& piece, std::uint64_t from, std::span<std::byte> out);
+  Status load(IndexedPiece& piece, std::uint64_t from, std::span<std::byte> out);
 
-  [[nodiscard]] const IndexedPiece* find_piece(const std::string& name, int rank) const;
+  [[nodiscard]] IndexedPiece* find_piece(const std::string& name, int rank);
 
   // Names a piece in a sentence: "elements [0, 12) in <folder>/rank-3.safetensors".
   [[nodiscard]] std::string place(const IndexedPiece& piece) const {
@@ -182,14 +194,15 @@ Status PiecesOnDisk::index_piece(int rank, std::size_t index) {
     entry->second.tensor = {piece.dtype, piece.global_shape};
     entry->second.element_bits = dtype_bits(piece.dtype).value();
   }
-  if (find_piece(piece.name, rank) != nullptr) {
+  if (of_rank(entry->second, rank) != nullptr) {
     return data_loss(quoted(piece.name) + " is listed twice");
   }
   entry->second.pieces.push_back(
       {rank,
        index,
        flattened(piece.shape, piece.global_shape, piece.offset),
-       {piece.shape, piece.offset, static_cast<std::int64_t>(*bytes)}});
+       {piece.shape, piece.offset, static_cast<std::int64_t>(*bytes)},
+       {}});
   return {};
 }
 
@@ -202,17 +215,9 @@ std::vector<std::string> PiecesOnDisk::names() const {
   return names;
 }
 
-const IndexedPiece* PiecesOnDisk::find_piece(const std::string& name, int rank) const {
+IndexedPiece* PiecesOnDisk::find_piece(const std::string& name, int rank) {
   const auto tensor = tensors_.find(name);
-  if (tensor == tensors_.end()) {
-    return nullptr;
-  }
-  const auto& pieces = tensor->second.pieces;
-  const auto found = std::lower_bound(
-      pieces.begin(), pieces.end(), rank, [](const IndexedPiece& piece, int wanted) {
-        return piece.rank < wanted;
-      });
-  return found == pieces.end() || found->rank != rank ? nullptr : &*found;
+  return tensor == tensors_.end() ? nullptr : of_rank(tensor->second, rank);
 }
 
 // Orders the pieces and proves that they tile the tensor, once.
@@ -287,7 +292,7 @@ Status PiecesOnDisk::read(const std::string& name, std::int64_t begin, std::span
     return tensor.pieces[i].run->end <= wanted.begin;
   });
   for (std::int64_t at = wanted.begin; at < wanted.end; ++next) {
-    const IndexedPiece& piece = tensor.pieces[*next];
+    IndexedPiece& piece = tensor.pieces[*next];
     const std::int64_t end = std::min(wanted.end, piece.run->end);
     const auto target = out.subspan(
         static_cast<std::size_t>(at - begin) * element,
@@ -301,7 +306,7 @@ Status PiecesOnDisk::read(const std::string& name, std::int64_t begin, std::span
 }
 
 Status PiecesOnDisk::read_part(const std::string& name, int rank, std::span<std::byte> out) {
-  const IndexedPiece* piece = find_piece(name, rank);
+  IndexedPiece* piece = find_piece(name, rank);
   if (piece == nullptr) {
     return not_found(
         folder_.string() + ": rank " + std::to_string(rank) + " has no " + quoted(name));
@@ -314,8 +319,7 @@ Status PiecesOnDisk::read_part(const std::string& name, int rank, std::span<std:
   return read_piece(*piece, 0, out);
 }
 
-Status PiecesOnDisk::read_piece(
-    const IndexedPiece& piece, std::uint64_t from, std::span<std::byte> out) {
+Status PiecesOnDisk::read_piece(IndexedPiece& piece, std::uint64_t from, std::span<std::byte> out) {
   const auto size = static_cast<std::size_t>(piece.part.bytes);
   if (out.empty()) {
     return {};
@@ -334,12 +338,13 @@ Status PiecesOnDisk::read_piece(
   return {};
 }
 
-Status PiecesOnDisk::load(const IndexedPiece& piece, std::uint64_t from, std::span<std::byte> out) {
+Status PiecesOnDisk::load(IndexedPiece& piece, std::uint64_t from, std::span<std::byte> out) {
   RankFile& file = ranks_[static_cast<std::size_t>(piece.rank)];
   if (file.data_begin == 0) {
     MUSTER_ASSIGN_OR_RETURN(file.data_begin, find_data(folder_, file.record));
   }
-  return read_piece_range(folder_, file.record, file.data_begin, piece.index, from, out);
+  return read_piece_range(
+      folder_, file.record, file.data_begin, piece.index, from, out, piece.chunks);
 }
 
 }  // namespace

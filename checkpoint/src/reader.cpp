@@ -153,27 +153,47 @@ struct Window {
   }
 };
 
-// From the file's position on.
+Status wrong_hash(const PieceRecord& piece) {
+  return data_loss("tensor '" + piece.name + "' does not match its hash");
+}
+
+// Bytes [from, from + size) of the piece, from the file's position on: those that are wanted in the
+// window, all of them in what comes back.
+Expected<std::span<const std::byte>> read_stretch(
+    HashedFile& file,
+    std::uint64_t from,
+    std::size_t size,
+    const Window& window,
+    std::vector<std::byte>& scratch) {
+  const auto [wanted, at] = window.of(from, size);
+  if (wanted.size() == size) {
+    MUSTER_RETURN_IF_ERROR(file.read(wanted));
+    return std::span<const std::byte>{wanted};
+  }
+  scratch.resize(std::max(scratch.size(), size));
+  const auto stretch = std::span{scratch}.first(size);
+  MUSTER_RETURN_IF_ERROR(file.read(stretch));
+  std::copy_n(stretch.begin() + static_cast<std::ptrdiff_t>(at), wanted.size(), wanted.begin());
+  return std::span<const std::byte>{stretch};
+}
+
+// All of it, from the file's position on. `chunks`, if set, takes the hashes of its stretches.
 Status read_piece(
     HashedFile& file,
     const PieceRecord& piece,
     const Window& window,
     std::vector<std::byte>& scratch,
-    const ByteCounter& count) {
+    const ByteCounter& count,
+    std::vector<Hash128>* chunks) {
   const std::uint64_t bytes = piece.end - piece.begin;
+  std::vector<Hash128> hashes;
   Hasher128 hasher;
   for (std::uint64_t done = 0; done < bytes;) {
     const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, bytes - done));
-    const auto [wanted, at] = window.of(done, size);
-    if (wanted.size() == size) {
-      MUSTER_RETURN_IF_ERROR(file.read(wanted));
-      hasher.update(wanted);
-    } else {
-      scratch.resize(std::max(scratch.size(), size));
-      const auto chunk = std::span{scratch}.first(size);
-      MUSTER_RETURN_IF_ERROR(file.read(chunk));
-      hasher.update(chunk);
-      std::copy_n(chunk.begin() + static_cast<std::ptrdiff_t>(at), wanted.size(), wanted.begin());
+    MUSTER_ASSIGN_OR_RETURN(const auto stretch, read_stretch(file, done, size, window, scratch));
+    hasher.update(stretch);
+    if (chunks != nullptr) {
+      hashes.push_back(hash128(stretch));
     }
     done += size;
     if (count) {
@@ -181,7 +201,31 @@ Status read_piece(
     }
   }
   if (to_hex(hasher.digest()) != piece.hash) {
-    return data_loss("tensor '" + piece.name + "' does not match its hash");
+    return wrong_hash(piece);
+  }
+  if (chunks != nullptr) {
+    *chunks = std::move(hashes);
+  }
+  return {};
+}
+
+// Only the stretches that the window needs, of a piece that was read in full before.
+Status read_known_piece(
+    HashedFile& file,
+    std::uint64_t piece_begin,
+    const PieceRecord& piece,
+    const Window& window,
+    const std::vector<Hash128>& chunks) {
+  const std::uint64_t bytes = piece.end - piece.begin;
+  const std::uint64_t last = window.begin + window.out.size();
+  std::vector<std::byte> scratch;
+  for (std::uint64_t at = window.begin / kChunkBytes * kChunkBytes; at < last; at += kChunkBytes) {
+    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, bytes - at));
+    MUSTER_RETURN_IF_ERROR(file.jump(piece_begin + at));
+    MUSTER_ASSIGN_OR_RETURN(const auto stretch, read_stretch(file, at, size, window, scratch));
+    if (hash128(stretch) != chunks[at / kChunkBytes]) {
+      return wrong_hash(piece);
+    }
   }
   return {};
 }
@@ -290,7 +334,7 @@ Status check_data(const fs::path& folder, const RankRecord& record, const ByteCo
   std::vector<std::byte> scratch;
   for (const std::size_t index : *order) {
     MUSTER_RETURN_IF_ERROR(
-        read_piece(file, record.pieces[index], {}, scratch, count).context(path.string()));
+        read_piece(file, record.pieces[index], {}, scratch, count, nullptr).context(path.string()));
   }
   if (file.hash() != record.file_hash) {
     return data_loss(path.string() + ": the header does not match the file's hash");
@@ -315,13 +359,18 @@ Status read_piece_range(
     std::uint64_t data_begin,
     std::size_t piece_index,
     std::uint64_t from,
-    std::span<std::byte> out) {
+    std::span<std::byte> out,
+    std::vector<Hash128>& chunks) {
   const fs::path path = folder / record.file;
   const PieceRecord& piece = record.pieces[piece_index];
   MUSTER_ASSIGN_OR_RETURN(HashedFile file, HashedFile::open(path));
-  MUSTER_RETURN_IF_ERROR(file.jump(data_begin + piece.begin));
+  const std::uint64_t begin = data_begin + piece.begin;
+  if (!chunks.empty()) {
+    return read_known_piece(file, begin, piece, {from, out}, chunks).context(path.string());
+  }
+  MUSTER_RETURN_IF_ERROR(file.jump(begin));
   std::vector<std::byte> scratch;
-  return read_piece(file, piece, {from, out}, scratch, {}).context(path.string());
+  return read_piece(file, piece, {from, out}, scratch, {}, &chunks).context(path.string());
 }
 
 }  // namespace muster::checkpoint

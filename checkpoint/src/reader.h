@@ -8,11 +8,13 @@
 #include "record.h"
 
 #include <muster/common/expected.h>
+#include <muster/common/hash.h>
 
 #include <cstddef>
 #include <filesystem>
 #include <functional>
 #include <span>
+#include <vector>
 
 namespace muster::checkpoint {
 
@@ -38,14 +40,16 @@ using ByteCounter = std::function<void(std::uint64_t bytes)>;
 [[nodiscard]] Expected<std::uint64_t> find_data(
     const std::filesystem::path& folder, const RankRecord& record);
 
-// Bytes [from, from + out.size()) of one piece, after all of it was read and its hash compared.
-// `data_begin` is find_data's.
+// Bytes [from, from + out.size()) of one piece. `data_begin` is find_data's. With `chunks` empty
+// all of the piece is read and its hash compared, and `chunks` takes the hashes of its stretches of
+// 4 MiB; with those, later calls read and compare only the stretches they need.
 [[nodiscard]] Status read_piece_range(
     const std::filesystem::path& folder,
     const RankRecord& record,
     std::uint64_t data_begin,
     std::size_t piece_index,
     std::uint64_t from,
-    std::span<std::byte> out);
+    std::span<std::byte> out,
+    std::vector<Hash128>& chunks);
 
 }  // namespace muster::checkpoint

@@ -234,6 +234,27 @@ TEST_F(Resharding, PiecesOfManyStretchesReadInParts) {
   }
 }
 
+// Beyond the cache a piece is read in full once; then each read checks the stretches it touches.
+TEST_F(Resharding, DamageAfterTheFirstReadIsFoundWhereItIsRead) {
+  const Whole large = make_whole("param/large", "F32", {3'000'000}, 4);
+  std::vector<OwnedState> states(1);
+  add_piece(states[0], large, 0, large.elements());
+  save_ranks(1, states);
+  const auto pieces = Pieces::open(folder_of(1, 1), 0);
+  ASSERT_TRUE(pieces);
+  std::vector<std::byte> out(400);
+  ASSERT_TRUE((*pieces)->read("param/large", 1'500'000, out).ok());
+  const fs::path path = folder_of(1, 1) / "rank-0.safetensors";
+  std::string bytes = read_bytes(path);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_bytes(path, bytes);
+  ASSERT_TRUE((*pieces)->read("param/large", 1'048'500, out).ok());  // Across two stretches.
+  EXPECT_TRUE(std::equal(out.begin(), out.end(), large.bytes.begin() + 4 * 1'048'500));
+  const Status status = (*pieces)->read("param/large", 2'900'000, out);
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("rank-0.safetensors: tensor 'param/large'"));
+}
+
 TEST_F(Resharding, AHoleNamesTensorElementsAndTheFilesAroundIt) {
   save_two(1, 7, 9, 20);
   const Status status = read_all(1);

@@ -20,8 +20,9 @@ namespace muster::checkpoint {
 // rank. No byte is handed out whose piece does not match the hash that its rank took of it.
 //
 // Memory: the records of all ranks, and a cache of whole pieces bounded by `cache_bytes`, so that
-// small reads from one piece do not read and hash it again; a piece that is wanted in full, or does
-// not fit in the cache, goes straight to the caller.
+// small reads from one piece do not read and hash it again. A piece that is wanted in full, or does
+// not fit in the cache, goes straight to the caller; of the latter each stretch of 4 MiB is hashed
+// when all of the piece is, so that later reads need, and check, only the stretches they touch.
 //
 // Not thread-safe. Reads the folder only; files are open only during a call.
 class Pieces {
