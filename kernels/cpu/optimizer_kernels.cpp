@@ -48,22 +48,18 @@ UpdateStatistics adamw_update(
       gradient.size() == parameter.size() && m.size() == parameter.size() &&
           v.size() == parameter.size(),
       "parameter, gradient, m and v of AdamW differ in length");
-  const auto t = static_cast<double>(step.step);
-  const AdamWFactors factors{
-      .gradient_scale = static_cast<float>(step.gradient_scale),
-      .decay_rate = static_cast<float>(step.learning_rate * step.weight_decay),
-      .momentum_rate = static_cast<float>(1 - step.beta1),
-      .second_rate = static_cast<float>(1 - step.beta2),
-      .inverse_correction1 = static_cast<float>(1 / (1 - std::pow(step.beta1, t))),
-      .inverse_correction2 = static_cast<float>(1 / (1 - std::pow(step.beta2, t))),
-      .learning_rate = static_cast<float>(step.learning_rate),
-      .epsilon = static_cast<float>(step.epsilon)};
-  UpdateStatistics sums;
-  optimizer_table().adamw(
-      {parameter.data(), gradient.data(), m.data(), v.data(), std::ssize(parameter)},
-      factors,
-      sums);
-  return sums;
+  UpdateTensors tensors;
+  tensors.parameter = parameter.data();
+  tensors.gradient = gradient.data();
+  tensors.first.data = m.data();
+  tensors.second.data = v.data();
+  tensors.count = std::ssize(parameter);
+  const UpdateStep common{
+      .learning_rate = step.learning_rate,
+      .weight_decay = step.weight_decay,
+      .gradient_scale = step.gradient_scale,
+      .step = step.step};
+  return adamw_update(tensors, common, {step.beta1, step.beta2, step.epsilon});
 }
 
 }  // namespace muster::kernels

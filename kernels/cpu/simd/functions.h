@@ -56,7 +56,6 @@ template <typename T>
 void attention_backward(
     const AttentionHead<T>& head, const AttentionGradients<T>& gradients, T* scratch);
 
-void adamw(const AdamWTensors& tensors, const AdamWFactors& factors, UpdateStatistics& result);
 void statistics(const float* values, std::int64_t count, TensorStatistics& result);
 void norm_and_nonfinite(const float* values, std::int64_t count, NormAndNonfinite& result);
 

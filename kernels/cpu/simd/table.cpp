@@ -29,7 +29,6 @@ extern const OptimizerTable kOptimizerTable;
 const KernelTable<float> kFloatTable = make_table<float>();
 const KernelTable<double> kDoubleTable = make_table<double>();
 const OptimizerTable kOptimizerTable{
-    .adamw = &MUSTER_SIMD_ISA::adamw,
     .statistics = &MUSTER_SIMD_ISA::statistics,
     .norm_and_nonfinite = &MUSTER_SIMD_ISA::norm_and_nonfinite};
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <muster/kernels/layers.h>
-#include <muster/kernels/optimizer_kernels.h>
+#include <muster/kernels/statistics.h>
 
 #include <cstdint>
 
@@ -62,28 +62,7 @@ struct KernelTable {
       const AttentionHead<T>& head, const AttentionGradients<T>& gradients, T* scratch);
 };
 
-struct AdamWTensors {
-  float* parameter{nullptr};
-  const float* gradient{nullptr};
-  float* m{nullptr};
-  float* v{nullptr};
-  std::int64_t count{0};
-};
-
-// The scalars of AdamWStep as the loop needs them, rounded from double once.
-struct AdamWFactors {
-  float gradient_scale{1};
-  float decay_rate{0};           // lr * weight_decay
-  float momentum_rate{0};        // 1 - beta1
-  float second_rate{0};          // 1 - beta2
-  float inverse_correction1{1};  // 1 / (1 - beta1^t)
-  float inverse_correction2{1};
-  float learning_rate{0};
-  float epsilon{0};
-};
-
 struct OptimizerTable {
-  void (*adamw)(const AdamWTensors& tensors, const AdamWFactors& factors, UpdateStatistics& sums);
   void (*statistics)(const float* values, std::int64_t count, TensorStatistics& result);
   void (*norm_and_nonfinite)(const float* values, std::int64_t count, NormAndNonfinite& result);
 };

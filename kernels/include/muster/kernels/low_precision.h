@@ -50,9 +50,15 @@ inline constexpr std::int64_t kQuantBlock = 256;
 // Identifies both maps in a checkpoint.
 [[nodiscard]] std::uint64_t quant_map_hash();
 
-// codes[n], absmax[ceil(n / 256)]: the nearest code of value / absmax(block). An all-zero block has
-// absmax 0. In the unsigned map a value above 0 never becomes code 0 (v = 0 with m != 0 would step
-// by m / epsilon); in the signed map a sign is kept as long as the code is not 0.
+// codes[n], absmax[ceil(n / 256)]: the nearest code of value / absmax(block). absmax is the scale
+// of the block, the value of the last code: the largest magnitude, or, where that is of a negative
+// value, 1.007 times it (the signed map ends at -0.993), rounded to 16 significant bits; at least
+// the smallest normal float unless all values are 0. So nothing is cut off, and quantising what was
+// dequantised gives the same codes and scales. An all-zero block has absmax 0; whatever its codes
+// are, it reads as zeros. A value that is not finite makes its whole block so.
+// In the unsigned map a value above 0 never becomes code 0 (v = 0 with m != 0 would step by
+// m / epsilon), a negative one always does; in the signed map a sign is kept as long as the code is
+// not that of 0.
 void quantise(
     bool is_signed,
     std::span<const float> values,

@@ -1,5 +1,5 @@
-// The update rules, elementwise, each one fused pass over one shard: reads gradient, fp32 master and
-// states in their storage type, computes in fp32 registers, writes them back, writes the
+// The update rules, elementwise, each one fused pass over one shard: reads gradient, fp32 master
+// and states in their storage type, computes in fp32 registers, writes them back, writes the
 // low-precision copy of the parameter and sums up the statistics of what passes through anyway.
 //
 // Formulas and their sources: docs/optimizers.md. The result for an element depends only on its own
@@ -19,10 +19,10 @@ namespace muster::kernels {
 // One optimizer state of a shard. Does not own its memory.
 struct StateView {
   StateType type{StateType::kFloat32};
-  bool is_signed{true};       // map of kInt8Block
-  void* data{nullptr};        // float, std::uint16_t (bf16) or std::uint8_t (codes) [count]
-  float* absmax{nullptr};     // [ceil(count / 256)], kInt8Block only
-  std::uint64_t tensor{0};    // RoundingKey::tensor, kBFloat16 only
+  bool is_signed{true};     // map of kInt8Block
+  void* data{nullptr};      // float, std::uint16_t (bf16) or std::uint8_t (codes) [count]
+  float* absmax{nullptr};   // [ceil(count / 256)], kInt8Block only
+  std::uint64_t tensor{0};  // RoundingKey::tensor, kBFloat16 only
 };
 
 // One shard. All of `count` elements.
@@ -51,7 +51,7 @@ struct UpdateStep {
 
 // Sums over one shard. "g" is the gradient after gradient_scale.
 struct UpdateStatistics {
-  double update_squared_sum{0};     // of the applied delta without decay, learning rate included
+  double update_squared_sum{0};  // of the applied delta without decay, learning rate included
   double update_abs_max{0};
   double parameter_squared_sum{0};  // after the update
   double parameter_abs_max{0};
@@ -63,8 +63,10 @@ struct UpdateStatistics {
   double second_moment_sum{0};      // v after the update
   double second_moment_squared_sum{0};
   double second_moment_abs_max{0};
-  double second_moment_before_sum{0};   // v before it: decay saturation
-  double staleness_sum{0};              // g^2 / max(v, epsilon^2): RMS_t of StableAdamW
+  double second_moment_before_sum{0};  // v before it: decay saturation
+  // g^2 / max(v, epsilon^2), v bias-corrected: RMS_t^2 of StableAdamW (arXiv 2304.13013) is its
+  // mean.
+  double staleness_sum{0};
   std::int64_t second_moment_tiny_count{0};  // sqrt(v / (1 - beta2^t)) < 10 epsilon
 
   void add(const UpdateStatistics& other);
@@ -112,7 +114,8 @@ struct AdamFactors {
 struct MuonMomentumFactors {
   double momentum{0.95};
   bool nesterov{true};
-  bool ema{false};  // M <- mu M + (1 - mu) g, U = mu M + (1 - mu) g; else M <- mu M + g, U = g + mu M
+  bool ema{
+      false};  // M <- mu M + (1 - mu) g, U = mu M + (1 - mu) g; else M <- mu M + g, U = g + mu M
 };
 
 // The first half of Muon: momentum, and the direction[count] that is to be orthogonalised (M itself

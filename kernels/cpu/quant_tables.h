@@ -1,0 +1,132 @@
+// The dynamic 8-bit maps as arithmetic: what quantise, dequantise and quant_map() compute from.
+//
+// The map is piecewise linear: piece 0 is the value 0, pieces 1 to 7 are the decades
+// [10^(i-7), 10^(i-6)] cut into n equal bins whose middles are the values (n = 1, 2, .. 64 in the
+// signed map, 2, 4, .. 128 in the unsigned one), piece 8 is the value 1. Because n doubles, the
+// piece of a code is the exponent of the code written as a float; the piece of a value is found
+// from its own exponent and one comparison. So both directions take a handful of vector
+// instructions and tables of 16 entries, which fit into a register.
+//
+// Every value is (a + b) * c in floats: without a fused multiply-add in it, it has the same bits on
+// every instruction set.
+#pragma once
+
+#include <cstdint>
+
+namespace muster::kernels {
+
+inline constexpr int kQuantPieces = 9;
+
+struct QuantTables {
+  // Of the argument f = code + 1 (unsigned) or |code - 127| + 1/2 (signed): value = (f + shift) *
+  // step, looked up by the low four bits of the exponent field of f.
+  float step[16]{};
+  float shift[16]{};
+  // Looked up by bits 24 to 27 of |x|, that is by ranges of a factor of four from 2^-31 on: the
+  // only border between pieces inside the range, and the piece below it.
+  float border[16]{};
+  std::int32_t piece[16]{};
+  // By piece: code (signed: its distance from 127) = min((x + offset) * scale, last), cut off.
+  float offset[16]{};
+  float scale[16]{};
+  float last[16]{};
+};
+
+namespace detail {
+
+inline constexpr double kDecade[] = {1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1};
+
+// Bins of piece 1..7.
+constexpr double quant_bins(bool is_signed, int piece) {
+  return static_cast<double>(1 << (is_signed ? piece - 1 : piece));
+}
+
+constexpr double quant_bin_width(bool is_signed, int piece) {
+  return 0.9 * kDecade[piece] / quant_bins(is_signed, piece);
+}
+
+// Border between `piece` and the next: half-way between the last value of one and the first of the
+// other.
+constexpr double quant_border(bool is_signed, int piece) {
+  const double below = piece == 0 ? 0 : kDecade[piece] - quant_bin_width(is_signed, piece) / 2;
+  const double above = piece == 7 ? 1 : kDecade[piece] + quant_bin_width(is_signed, piece + 1) / 2;
+  return (below + above) / 2;
+}
+
+constexpr double power_of_two(int exponent) {
+  double result = 1;
+  for (; exponent < 0; ++exponent) {
+    result /= 2;
+  }
+  for (; exponent > 0; --exponent) {
+    result *= 2;
+  }
+  return result;
+}
+
+constexpr void fill_values(bool is_signed, QuantTables& t) {
+  // The exponent of f is `piece` in the unsigned map and piece - 1 in the signed one.
+  const int first_field = is_signed ? 126 : 127;
+  for (int piece = 1; piece < kQuantPieces; ++piece) {
+    const int slot = (first_field + piece) % 16;
+    const double bins = piece == 8 ? 0 : quant_bins(is_signed, piece);
+    if (piece == 8) {  // f = 128.5 or 256
+      t.step[slot] = static_cast<float>(is_signed ? 1.0 / 128 : 1.0 / 256);
+      t.shift[slot] = is_signed ? -0.5F : 0.0F;
+    } else {
+      t.step[slot] = static_cast<float>(quant_bin_width(is_signed, piece));
+      t.shift[slot] = static_cast<float>(bins / 9 - bins + (is_signed ? 0 : 0.5));
+    }
+  }
+}
+
+constexpr void fill_pieces(bool is_signed, QuantTables& t) {
+  for (int piece = 1; piece < 8; ++piece) {
+    const double width = quant_bin_width(is_signed, piece);
+    const double bins = quant_bins(is_signed, piece);
+    const double base = is_signed ? bins : bins - 1;
+    t.scale[piece] = static_cast<float>(1 / width);
+    t.offset[piece] = static_cast<float>(base * width - kDecade[piece - 1]);
+    t.last[piece] = static_cast<float>(base + bins - 1);
+  }
+  t.offset[8] = 1;
+  t.scale[8] = 1024;
+  t.last[8] = is_signed ? 128 : 255;
+  if (!is_signed) {  // what is above 0 never becomes code 0
+    t.offset[0] = 1;
+    t.scale[0] = 1024;
+    t.last[0] = 1;
+  }
+}
+
+constexpr QuantTables make_quant_tables(bool is_signed) {
+  QuantTables t;
+  fill_values(is_signed, t);
+  fill_pieces(is_signed, t);
+  for (int slot = 0; slot < 16; ++slot) {
+    const double low = power_of_two(2 * slot - 31);
+    t.border[slot] = 4;  // none: x is at most 1
+    for (int piece = 0; piece < 8; ++piece) {
+      const double border = quant_border(is_signed, piece);
+      if (border <= low) {
+        t.piece[slot] = piece + 1;
+      } else if (border < 4 * low) {
+        t.border[slot] = static_cast<float>(border);
+      }
+    }
+  }
+  return t;
+}
+
+}  // namespace detail
+
+// Smallest argument of the lookup by bits 24 to 27.
+inline constexpr float kQuantFloor = 0x1p-30F;
+
+// The largest negative value of the signed map.
+inline constexpr float kQuantLowest = static_cast<float>(1 - 0.45 / 64);
+
+template <bool kSigned>
+inline constexpr QuantTables kQuantTables = detail::make_quant_tables(kSigned);
+
+}  // namespace muster::kernels
