@@ -32,26 +32,22 @@ struct Depth {
   std::int64_t units;
 };
 
-void pack_panel(
+// `lines` rows of the left or columns of the right operand from `line` on.
+void pack_lines(
     const GemmTable& table,
     const Product& product,
     PanelSide side,
     std::int64_t line,
+    std::int64_t lines,
     const Depth& depth,
     float* to) {
   const bool left = side == PanelSide::kLeft;
   const Operand& operand = left ? product.a : product.b;
-  const std::int64_t lines = left ? product.m : product.n;
-  const std::int64_t width = left ? table.left_lines : table.right_lines;
-  // Lines of the left operand are rows, of the right one columns.
   const bool across = left ? operand.transposed : !operand.transposed;
   const std::int64_t offset =
       across ? depth.begin * operand.stride + line : line * operand.stride + depth.begin;
   table.pack(
-      side,
-      product.type,
-      {operand.data + offset, operand.stride, across, std::min(width, lines - line), depth.count},
-      to);
+      side, product.type, {operand.data + offset, operand.stride, across, lines, depth.count}, to);
 }
 
 // Columns [column, column + columns) of the result over one stretch of the depth.
@@ -63,9 +59,7 @@ void multiply_columns(
     std::int64_t columns,
     const float* left,
     float* right) {
-  for (std::int64_t j = 0; j < columns; j += table.right_lines) {
-    pack_panel(table, product, PanelSide::kRight, column + j, depth, right + j * depth.units);
-  }
+  pack_lines(table, product, PanelSide::kRight, column, columns, depth, right);
   const std::int64_t width = table.left_lines;
   for (std::int64_t row = product.symmetric ? column / width * width : 0; row < product.m;
        row += width) {
@@ -129,11 +123,9 @@ void ProductScratch::multiply(const Product& product, ThreadTeam& team) {
     const Depth depth{begin, count, table.units(product.type, count)};
     team.run(
         (panels + panels_of_task - 1) / panels_of_task, [&](std::int64_t task, int /*member*/) {
-          const std::int64_t end = std::min(panels, (task + 1) * panels_of_task);
-          for (std::int64_t panel = task * panels_of_task; panel < end; ++panel) {
-            const std::int64_t row = panel * width;
-            pack_panel(table, product, PanelSide::kLeft, row, depth, left + row * depth.units);
-          }
+          const std::int64_t row = task * panels_of_task * width;
+          const std::int64_t rows = std::min(panels_of_task * width, product.m - row);
+          pack_lines(table, product, PanelSide::kLeft, row, rows, depth, left + row * depth.units);
         });
     team.run((product.n + columns - 1) / columns, [&](std::int64_t task, int member) {
       const std::int64_t column = task * columns;
@@ -150,7 +142,12 @@ void ProductScratch::multiply(const Product& product, ThreadTeam& team) {
   if (product.symmetric) {
     constexpr std::int64_t kStripe = 64;
     team.run((product.n + kStripe - 1) / kStripe, [&](std::int64_t task, int /*member*/) {
-      table.mirror(product.c, product.n, task * kStripe, std::min(product.n, (task + 1) * kStripe));
+      table.mirror(
+          product.c,
+          product.stride,
+          product.n,
+          task * kStripe,
+          std::min(product.n, (task + 1) * kStripe));
     });
   }
 }

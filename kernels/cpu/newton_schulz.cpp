@@ -1,114 +1,43 @@
-#include "cpu/blas.h"
+// The public calls: what is planned once, and who works on which matrix.
+#include "cpu/newton_schulz_engine.h"
 
 #include <muster/common/check.h>
-#include <muster/kernels/gemm.h>
-#include <muster/kernels/newton_schulz.h>
 #include <muster/kernels/optimizer_kernels.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <optional>
 
 namespace muster::kernels {
 
-namespace {
-
-// Scales x to Frobenius norm 1. The factor stays in double: 1 / 1e-42 is not a float. Returns false
-// where nothing is left to do: a zero matrix stays zero, a non-finite one becomes all NaN.
-bool normalise(std::span<float> x) {
-  const NormAndNonfinite norm = norm_and_nonfinite(x);
-  if (norm.nonfinite_count > 0) {
-    std::fill(x.begin(), x.end(), std::numeric_limits<float>::quiet_NaN());
-    return false;
-  }
-  if (norm.squared_sum == 0) {
-    return false;
-  }
-  const double inverse = 1 / std::sqrt(norm.squared_sum);
-  std::transform(x.begin(), x.end(), x.begin(), [inverse](float value) {
-    return static_cast<float>(static_cast<double>(value) * inverse);
-  });
-  return true;
-}
-
-struct Workspace {
-  float* gram;        // [m, m], m the short side
-  float* polynomial;  // [m, m]
-  float* next;        // like x
-};
-
-// next = P x, P = aI + bA + cA^2, A = x x^T, from the short side of x[rows, cols].
-void newton_schulz_step(
-    const float* x,
-    std::int64_t rows,
-    std::int64_t cols,
-    const std::array<double, 3>& coefficients,
-    const Workspace& work) {
-  const bool tall = rows > cols;
-  const std::int64_t m = std::min(rows, cols);
-  const auto b = static_cast<float>(coefficients[1]);
-  const auto c = static_cast<float>(coefficients[2]);
-  blas_symmetric_product(tall, m, std::max(rows, cols), x, work.gram);
-  blas_symmetric_product(true, m, m, work.gram, work.polynomial);  // A^T A = A^2
-  std::transform(
-      work.gram,
-      work.gram + m * m,
-      work.polynomial,
-      work.polynomial,
-      [b, c](float first, float second) { return b * first + c * second; });
-  for (std::int64_t i = 0; i < m; ++i) {
-    work.polynomial[i * m + i] += static_cast<float>(coefficients[0]);
-  }
-  const float* left = tall ? x : work.polynomial;
-  const float* right = tall ? work.polynomial : x;
-  gemm(
-      Transpose::kNo,
-      Transpose::kNo,
-      rows,
-      cols,
-      m,
-      1.0F,
-      left,
-      m,
-      right,
-      cols,
-      0.0F,
-      work.next,
-      cols);
-}
-
-}  // namespace
-
-void newton_schulz(
-    std::span<float> x,
-    std::int64_t rows,
-    std::int64_t cols,
-    std::span<const std::array<double, 3>> coefficients,
-    std::vector<float>& workspace) {
-  MUSTER_CHECK(
-      rows >= 0 && cols >= 0 && std::ssize(x) == rows * cols,
-      "newton_schulz: x does not have rows * cols elements");
-  if (!normalise(x)) {
-    return;
-  }
-  const std::int64_t m = std::min(rows, cols);
-  const auto needed = static_cast<std::size_t>(2 * m * m + rows * cols);
-  if (workspace.size() < needed) {
-    workspace.resize(needed);
-  }
-  float* current = x.data();
-  Workspace work{workspace.data(), workspace.data() + m * m, workspace.data() + 2 * m * m};
-  for (const std::array<double, 3>& step : coefficients) {
-    newton_schulz_step(current, rows, cols, step, work);
-    std::swap(current, work.next);
-  }
-  if (current != x.data()) {
-    std::copy_n(current, rows * cols, x.data());
-  }
-}
-
 struct NewtonSchulzWorkspace::State {
-  std::vector<float> memory;
+  std::unique_ptr<ThreadTeam> team{std::make_unique<ThreadTeam>(1)};
+  ThreadTeam alone{1};  // for those who work on a matrix of their own
+  std::vector<NewtonSchulzEngine> engines{1};
+
+  // The last plan and what it was made for.
+  std::optional<NewtonSchulzPlan> plan;
+  std::int64_t rows{0};
+  std::int64_t cols{0};
+  NewtonSchulzForm form{NewtonSchulzForm::kAuto};
+
+  const NewtonSchulzPlan& plan_for(
+      std::int64_t for_rows, std::int64_t for_cols, const NewtonSchulzOptions& options) {
+    const bool same = plan.has_value() && rows == for_rows && cols == for_cols &&
+                      form == options.form && plan->precision == options.precision &&
+                      std::equal(
+                          plan->coefficients.begin(),
+                          plan->coefficients.end(),
+                          options.coefficients.begin(),
+                          options.coefficients.end());
+    if (!same) {
+      plan = plan_newton_schulz(for_rows, for_cols, options);
+      rows = for_rows;
+      cols = for_cols;
+      form = options.form;
+    }
+    plan->diagnostics = options.diagnostics;
+    return *plan;
+  }
 };
 
 NewtonSchulzWorkspace::NewtonSchulzWorkspace() : state_(std::make_unique<State>()) {}
@@ -131,16 +60,50 @@ void newton_schulz_batch(
   MUSTER_CHECK(
       reports.empty() || std::ssize(reports) == count,
       "newton_schulz_batch: reports is neither empty nor one per matrix");
-  const auto size = static_cast<std::size_t>(rows * cols);
-  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
-    const std::span<float> matrix = x.subspan(i * size, size);
-    if (!reports.empty()) {
-      const NormAndNonfinite norm = norm_and_nonfinite(matrix);
-      reports[i] = {
-          .input_norm = std::sqrt(norm.squared_sum), .nonfinite = norm.nonfinite_count > 0};
-    }
-    newton_schulz(matrix, rows, cols, options.coefficients, workspace.state().memory);
+  if (x.empty()) {
+    std::fill(reports.begin(), reports.end(), NewtonSchulzReport{});
+    return;
   }
+  NewtonSchulzWorkspace::State& state = workspace.state();
+  const NewtonSchulzPlan& plan = state.plan_for(rows, cols, options);
+  const int threads = std::max(options.threads, 1);
+  if (state.team->members() != threads) {
+    state.team = std::make_unique<ThreadTeam>(threads);
+  }
+  const auto size = static_cast<std::size_t>(rows * cols);
+  const auto run = [&](std::int64_t number, int engine, ThreadTeam& team) {
+    const auto i = static_cast<std::size_t>(number);
+    const NewtonSchulzReport report = state.engines[static_cast<std::size_t>(engine)].run(
+        x.subspan(i * size, size), rows, cols, plan, team);
+    if (!reports.empty()) {
+      reports[i] = report;
+    }
+  };
+  if (count < threads) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      run(i, 0, *state.team);
+    }
+    return;
+  }
+  if (static_cast<int>(state.engines.size()) < threads) {
+    state.engines.resize(static_cast<std::size_t>(threads));
+  }
+  state.team->run(
+      count, [&](std::int64_t number, int member) { run(number, member, state.alone); });
+}
+
+void newton_schulz(
+    std::span<float> x,
+    std::int64_t rows,
+    std::int64_t cols,
+    std::span<const std::array<double, 3>> coefficients,
+    std::vector<float>& /*workspace*/) {
+  MUSTER_CHECK(
+      rows >= 0 && cols >= 0 && std::ssize(x) == rows * cols,
+      "newton_schulz: x does not have rows * cols elements");
+  thread_local NewtonSchulzWorkspace workspace;
+  newton_schulz_batch(
+      x, 1, rows, cols, {.coefficients = coefficients, .diagnostics = false}, workspace, {});
 }
 
 }  // namespace muster::kernels

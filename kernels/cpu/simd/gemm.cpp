@@ -175,7 +175,7 @@ const GemmTable kGemmTable{
     .pack = &MUSTER_SIMD_ISA::pack,
     .multiply = &MUSTER_SIMD_ISA::multiply,
     .mirror = &MUSTER_SIMD_ISA::mirror,
-    .transpose_scaled = &MUSTER_SIMD_ISA::transpose_scaled,
+    .transpose = &MUSTER_SIMD_ISA::transpose,
     .scale = &MUSTER_SIMD_ISA::scale,
     .probe_add = &MUSTER_SIMD_ISA::probe_add,
     .probe_dot = &MUSTER_SIMD_ISA::probe_dot};

@@ -13,8 +13,9 @@ namespace muster::kernels {
 enum class PanelType : std::uint8_t { kFloat32, kBFloat16 };
 enum class PanelSide : std::uint8_t { kLeft, kRight };
 
-// `lines` rows of the left or columns of the right operand over `depth` terms of the sums.
-// Element (line, k) lies at data[line * stride + k], or at data[k * stride + line] where `across`.
+// `lines` rows of the left or columns of the right operand over `depth` terms of the sums, any
+// number of panels. Element (line, k) lies at data[line * stride + k], or at data[k * stride +
+// line] where `across`.
 struct PanelSource {
   const float* data{nullptr};
   std::int64_t stride{0};
@@ -54,17 +55,24 @@ struct GemmTable {
   std::int64_t right_lines{0};  // and on the right
   bool bf16_pairs{false};       // two bf16 to a unit
 
-  // Writes units * (lines of a panel of that side) units; lines that the source lacks are 0.
+  // Writes panel after panel, each units * (lines of a panel of that side) units; lines that the
+  // last one lacks are 0.
   void (*pack)(PanelSide side, PanelType type, const PanelSource& source, float* to){nullptr};
   void (*multiply)(PanelType type, const PanelProduct& product){nullptr};
   // c[n, n] above the diagonal = below it, for the columns [begin, end) of the lower part.
-  void (*mirror)(float* c, std::int64_t n, std::int64_t begin, std::int64_t end){nullptr};
-  // to[cols, rows] = from[rows, cols]^T times factor, rounded once.
-  void (*transpose_scaled)(
-      const float* from, std::int64_t rows, std::int64_t cols, double factor, float* to){nullptr};
-  // to = from * factor, rounded once.
+  void (*mirror)(
+      float* c, std::int64_t stride, std::int64_t n, std::int64_t begin, std::int64_t end){nullptr};
+  // to[cols, rows] = from[rows, cols]^T.
+  void (*transpose)(
+      const float* from,
+      std::int64_t from_stride,
+      std::int64_t rows,
+      std::int64_t cols,
+      float* to,
+      std::int64_t to_stride){nullptr};
+  // to = from * factor, rounded once; to may be from.
   void (*scale)(const float* from, std::int64_t count, double factor, float* to){nullptr};
-  // y[kProbes, cols] += signs[p] * row for each p; dots[p] = row . y[p, :].
+  // y[p, :] += signs[p] * row, and dots[p] = row . y[p, :], for each of kProbes rows of y.
   void (*probe_add)(const float* row, std::int64_t cols, const float* signs, float* y){nullptr};
   void (*probe_dot)(const float* row, std::int64_t cols, const float* y, float* dots){nullptr};
 

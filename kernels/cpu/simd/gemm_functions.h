@@ -69,9 +69,14 @@ MUSTER_INLINE Pack<float> broadcast_bits(const float* p) {
 
 void pack(PanelSide side, PanelType type, const PanelSource& source, float* to);
 void multiply(PanelType type, const PanelProduct& product);
-void mirror(float* c, std::int64_t n, std::int64_t begin, std::int64_t end);
-void transpose_scaled(
-    const float* from, std::int64_t rows, std::int64_t cols, double factor, float* to);
+void mirror(float* c, std::int64_t stride, std::int64_t n, std::int64_t begin, std::int64_t end);
+void transpose(
+    const float* from,
+    std::int64_t from_stride,
+    std::int64_t rows,
+    std::int64_t cols,
+    float* to,
+    std::int64_t to_stride);
 void scale(const float* from, std::int64_t count, double factor, float* to);
 void probe_add(const float* row, std::int64_t cols, const float* signs, float* y);
 void probe_dot(const float* row, std::int64_t cols, const float* y, float* dots);

@@ -77,7 +77,7 @@ struct Pair {
 };
 #endif
 
-// Lines that lie along the depth: squares are transposed.
+// Lines that lie along the depth: squares are transposed. One panel.
 template <typename Unit, std::int64_t Lines>
 void pack_along(const PanelSource& source, float* to) {
   for (std::int64_t first = 0; first < Lines; first += kSquare) {
@@ -104,25 +104,40 @@ void pack_along(const PanelSource& source, float* to) {
   }
 }
 
-// Lines side by side: copies.
+// Lines side by side: copies, of a few rows for all panels at a time, because the rows of a matrix
+// whose width is a power of two all fall on the same places of a cache.
 template <typename Unit, std::int64_t Lines>
-void pack_across(const PanelSource& source, float* to) {
-  for (std::int64_t k = 0; k < source.depth; k += Unit::kDepth, to += Lines) {
-    const float* from = source.data + k * source.stride;
-    for (std::int64_t first = 0; first < Lines; first += kLanes<float>) {
-      const Pack<float> unit =
-          Unit::across(from + first, source.stride, source.lines - first, source.depth - k);
-      store_some(to + first, unit, Lines - first);
+void pack_across(const PanelSource& source, std::int64_t panel_size, float* to) {
+  constexpr std::int64_t kRows = 4;
+  for (std::int64_t begin = 0; begin < source.depth; begin += kRows) {
+    const std::int64_t end = least(begin + kRows, source.depth);
+    float* panel = to + begin / Unit::kDepth * Lines;
+    for (std::int64_t line = 0; line < source.lines; line += Lines, panel += panel_size) {
+      float* unit_to = panel;
+      for (std::int64_t k = begin; k < end; k += Unit::kDepth, unit_to += Lines) {
+        const float* from = source.data + k * source.stride + line;
+#pragma GCC unroll 2
+        for (std::int64_t first = 0; first < Lines; first += kLanes<float>) {
+          const std::int64_t lines = least(source.lines - line, Lines) - first;
+          const Pack<float> unit =
+              Unit::across(from + first, source.stride, lines, source.depth - k);
+          store_some(unit_to + first, unit, Lines - first);
+        }
+      }
     }
   }
 }
 
 template <typename Unit, std::int64_t Lines>
-MUSTER_INLINE void pack_lines(const PanelSource& source, float* to) {
+MUSTER_INLINE void pack_lines(PanelSource source, float* to) {
+  const std::int64_t panel_size = (source.depth + Unit::kDepth - 1) / Unit::kDepth * Lines;
   if (source.across) {
-    pack_across<Unit, Lines>(source, to);
-  } else {
+    pack_across<Unit, Lines>(source, panel_size, to);
+    return;
+  }
+  for (; source.lines > 0; source.lines -= Lines, to += panel_size) {
     pack_along<Unit, Lines>(source, to);
+    source.data += Lines * source.stride;
   }
 }
 
@@ -161,7 +176,7 @@ void pack(PanelSide side, PanelType type, const PanelSource& source, float* to) 
   if (type == PanelType::kBFloat16) {
     const std::int64_t lines =
         side == PanelSide::kLeft ? static_cast<std::int64_t>(kLeftLines) : kRightLines;
-    round_to_bf16(to, lines * source.depth);
+    round_to_bf16(to, (source.lines + lines - 1) / lines * lines * source.depth);
   }
 #endif
 }

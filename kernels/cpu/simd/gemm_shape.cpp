@@ -30,17 +30,22 @@ MUSTER_INLINE void transpose_part(
 }  // namespace
 
 // By stripes of columns: what is written lies together.
-void mirror(float* c, std::int64_t n, std::int64_t begin, std::int64_t end) {
+void mirror(float* c, std::int64_t stride, std::int64_t n, std::int64_t begin, std::int64_t end) {
   for (std::int64_t column = begin; column < end; column += kSquare) {
     const std::int64_t columns = least(end - column, kSquare);
     for (std::int64_t i = column; i < column + columns; ++i) {
       for (std::int64_t j = column; j < i; ++j) {
-        c[j * n + i] = c[i * n + j];
+        c[j * stride + i] = c[i * stride + j];
       }
     }
     for (std::int64_t row = column + columns; row < n; row += kSquare) {
       transpose_part(
-          c + row * n + column, n, c + column * n + row, n, least(n - row, kSquare), columns);
+          c + row * stride + column,
+          stride,
+          c + column * stride + row,
+          stride,
+          least(n - row, kSquare),
+          columns);
     }
   }
 }
@@ -51,25 +56,27 @@ void scale(const float* from, std::int64_t count, double factor, float* to) {
   }
 }
 
-void transpose_scaled(
-    const float* from, std::int64_t rows, std::int64_t cols, double factor, float* to) {
+void transpose(
+    const float* from,
+    std::int64_t from_stride,
+    std::int64_t rows,
+    std::int64_t cols,
+    float* to,
+    std::int64_t to_stride) {
   constexpr std::int64_t kBlock = 64;  // columns whose rows of `to` stay in the first-level cache
   for (std::int64_t column0 = 0; column0 < cols; column0 += kBlock) {
     const std::int64_t end = least(column0 + kBlock, cols);
     for (std::int64_t row = 0; row < rows; row += kSquare) {
       for (std::int64_t column = column0; column < end; column += kSquare) {
         transpose_part(
-            from + row * cols + column,
-            cols,
-            to + column * rows + row,
-            rows,
+            from + row * from_stride + column,
+            from_stride,
+            to + column * to_stride + row,
+            to_stride,
             least(rows - row, kSquare),
             least(end - column, kSquare));
       }
     }
-  }
-  if (factor != 1) {
-    scale(to, rows * cols, factor, to);
   }
 }
 
