@@ -1,0 +1,125 @@
+// Mixture of block attention (MoBA, arXiv 2502.13189): each query attends to the block it lies in and
+// to the past blocks whose mean keys score highest; exact softmax over the union.
+//
+// Rules (where public implementations differ, the choice and its reason are in docs/moba.md):
+//   blocks    of `block` keys from each sequence's first token; the last one may be short
+//   gate      q . mean of the block's keys as attention sees them (after RoPE), unscaled, fp32
+//   choice    per (query, query head): the current block and the best top_k - 1 blocks that lie
+//             wholly in the past; ties go to the larger block index; a NaN score is never chosen
+//             and is counted
+//   degrees   top_k = 1 is block-diagonal causal; a sequence of at most top_k blocks is exact full
+//             attention
+// The gate is not differentiated. Nothing of size tokens x blocks x heads is ever in memory, no q, k
+// or v is copied per block.
+//
+// Layout, determinism, errors and threads as in flash_attention.h.
+#pragma once
+
+#include <muster/kernels/flash_attention.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace muster::kernels {
+
+struct MobaOptions {
+  std::int64_t block{512};
+  int top_k{3};               // blocks per query, the current one included
+  bool force_neighbour{false};  // the block before the current one is always among them
+  bool share_in_group{false};   // query heads of a kv head choose together, by the sum of their scores
+};
+
+// What the gate chose, for the backward pass: block lists by query row. Opaque; grows as needed.
+class MobaSelection {
+ public:
+  MobaSelection();
+  ~MobaSelection();
+  MobaSelection(const MobaSelection&) = delete;
+  MobaSelection& operator=(const MobaSelection&) = delete;
+  MobaSelection(MobaSelection&&) noexcept;
+  MobaSelection& operator=(MobaSelection&&) noexcept;
+
+  struct State;
+
+  [[nodiscard]] State& state() { return *state_; }
+
+  [[nodiscard]] const State& state() const { return *state_; }
+
+  // Ascending block indices of a query of the last forward, the current one included.
+  [[nodiscard]] std::vector<std::int32_t> blocks_of(int head, std::int64_t row) const;
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+// Per query head, of one call.
+struct MobaStatistics {
+  std::span<float> selected_max_logit;        // [heads] exact, over pairs that were attended
+  std::span<float> gate_bound;                // [heads] scale * largest gate score: <= full max
+  std::span<float> norm_bound;                // [heads] scale * max |q| * max |k|: >= full max
+  std::span<std::int64_t> nonfinite_rows;     // [heads]
+  std::span<std::int64_t> nonfinite_scores;   // [heads] gate scores that were NaN or infinite
+  std::span<std::int64_t> block_counts;       // [heads, max blocks of a sequence] times chosen
+  std::span<double> sink_share;               // [heads] block 0 among chosen past blocks
+  std::span<double> gate_margin;              // [heads] mean of the k-th less the (k+1)-th score
+};
+
+// Mean keys [kv_heads, blocks of all sequences, head_dim], fp32, of the problem's k. Kept beside a KV
+// cache for decoding: a complete block's mean never changes.
+[[nodiscard]] Status moba_block_means(
+    const AttentionProblem& problem,
+    const MobaOptions& options,
+    AttentionInput k,
+    std::span<float> means,
+    std::span<std::int64_t> nonfinite_keys);  // [kv_heads] or empty
+
+[[nodiscard]] std::int64_t moba_block_count(
+    std::span<const std::int64_t> cu_k, std::int64_t block);
+
+// As flash_attention_forward. Queries that are fewer than the keys of their sequence are its last
+// ones, so that prefill in chunks equals prefill at once, and a single query is a decoding step.
+// `means` of moba_block_means, or empty: worked out here. Sequences of at most top_k blocks go
+// through the dense kernel.
+[[nodiscard]] Status moba_forward(
+    const AttentionProblem& problem,
+    const MobaOptions& options,
+    AttentionInput q,
+    AttentionInput k,
+    AttentionInput v,
+    std::span<const float> means,
+    AttentionOutput out,
+    void* lse,
+    MobaSelection& selection,
+    const MobaStatistics& statistics);
+
+// `selection` of the forward of the same tensors.
+[[nodiscard]] Status moba_backward(
+    const AttentionProblem& problem,
+    const MobaOptions& options,
+    AttentionInput q,
+    AttentionInput k,
+    AttentionInput v,
+    AttentionInput out,
+    const void* lse,
+    AttentionInput dout,
+    const MobaSelection& selection,
+    AttentionOutput dq,
+    AttentionOutput dk,
+    AttentionOutput dv);
+
+// What a loss mask leaves of a layer's gradients (docs/moba.md, "Reach").
+struct GradientReach {
+  double query_share{0};  // tokens with a non-zero output gradient
+  double block_share{0};  // (kv head, block) pairs that such a token attends to
+};
+
+[[nodiscard]] GradientReach moba_gradient_reach(
+    const AttentionProblem& problem, const MobaSelection& selection, AttentionInput dout);
+
+// Multiply-adds * 2 that a call of these options cannot do without (docs/moba.md).
+[[nodiscard]] double moba_flops(
+    const AttentionProblem& problem, const MobaOptions& options, bool backward);
+
+}  // namespace muster::kernels
