@@ -44,6 +44,7 @@ Expected<Routing> check_locally(
     std::vector<ParameterSpec> specs, const OptimizerOptions& options, bool has_expert_peers) {
   MUSTER_RETURN_IF_ERROR(validate(options));
   MUSTER_ASSIGN_OR_RETURN(Routing routing, route(std::move(specs), options.routes));
+  MUSTER_RETURN_IF_ERROR(validate(options.clipping, routing.group_names));
   for (const RoutedParameter& parameter : routing.parameters) {
     if (parameter.spec.placement == Placement::kExpert && !has_expert_peers) {
       return invalid_argument(
@@ -54,30 +55,40 @@ Expected<Routing> check_locally(
   return routing;
 }
 
-Expected<std::vector<Region>> make_regions(
-    const Routing& routing,
-    const OptimizerOptions& options,
+// The mover's own communicators, with the same ranks in the same order.
+Status split_for_mover(
+    Zero1Setup& setup,
     comm::Communicator& world,
     comm::Communicator* expert_peers,
     Deadline deadline) {
-  std::vector<Region> regions;
-  for (const Placement placement : {Placement::kReplicated, Placement::kExpert}) {
-    for (const Rule rule : {Rule::kAdamW, Rule::kMuon}) {
-      if (placement == Placement::kExpert && expert_peers == nullptr) {
-        continue;
-      }
-      comm::Communicator& holders = placement == Placement::kExpert ? *expert_peers : world;
-      RegionPlan plan =
-          plan_region(routing, placement, rule, holders.size(), options.muon.newton_schulz_steps);
-      if (plan.size == 0) {
-        continue;
-      }
-      MUSTER_ASSIGN_OR_RETURN(
-          Region region, Region::create(std::move(plan), world, holders, deadline));
-      regions.push_back(std::move(region));
+  for (comm::Communicator* parent : {&world, expert_peers}) {
+    if (parent == nullptr) {
+      continue;
     }
+    MUSTER_ASSIGN_OR_RETURN(auto own, parent->split(0, parent->rank(), deadline));
+    setup.communicators.push_back(std::move(own));
   }
-  return regions;
+  return {};
+}
+
+Status make_regions(
+    Zero1Setup& setup,
+    comm::Communicator& world,
+    comm::Communicator* expert_peers,
+    Deadline deadline) {
+  const auto& own = setup.communicators;
+  for (const RegionKey& key : region_keys(setup.routing)) {
+    const bool expert = key.placement == Placement::kExpert;
+    RegionCommunicators communicators{};
+    communicators.memory = own.empty() ? &world : own.front().get();
+    communicators.holders = expert ? expert_peers : &world;
+    communicators.buckets = own.empty() ? communicators.holders : own[expert ? 1 : 0].get();
+    RegionPlan plan = plan_region(setup.routing, setup.options, key, communicators.holders->size());
+    MUSTER_ASSIGN_OR_RETURN(
+        Region region, Region::create(std::move(plan), setup.routing, communicators, deadline));
+    setup.regions.push_back(std::move(region));
+  }
+  return {};
 }
 
 }  // namespace
@@ -95,14 +106,21 @@ Expected<std::unique_ptr<Optimizer>> Optimizer::create(
     return routing.status();
   }
   MUSTER_RETURN_IF_ERROR(agreed);
-  ExpertPosition position;
+  Zero1Setup setup;
+  setup.routing = std::move(*routing);
+  setup.options = std::move(options);
+  setup.world_size = world.size();
   if (expert_peers != nullptr) {
-    MUSTER_ASSIGN_OR_RETURN(position, find_expert_position(world, *expert_peers, deadline));
+    MUSTER_ASSIGN_OR_RETURN(
+        setup.expert_position, find_expert_position(world, *expert_peers, deadline));
+    setup.expert_ranks = expert_peers->size();
   }
-  MUSTER_ASSIGN_OR_RETURN(
-      auto regions, make_regions(*routing, options, world, expert_peers, deadline));
-  std::unique_ptr<Optimizer> optimizer = std::make_unique<Zero1Optimizer>(
-      std::move(*routing), std::move(options), std::move(regions), position);
+  if (setup.options.overlap) {
+    MUSTER_RETURN_IF_ERROR(split_for_mover(setup, world, expert_peers, deadline)
+                               .context("communicators of the optimizer's own"));
+  }
+  MUSTER_RETURN_IF_ERROR(make_regions(setup, world, expert_peers, deadline));
+  std::unique_ptr<Optimizer> optimizer = std::make_unique<Zero1Optimizer>(std::move(setup));
   return optimizer;
 }
 

@@ -1,47 +1,99 @@
 #include "src/region.h"
 
-#include <numeric>
+#include <muster/kernels/statistics.h>
+
+#include <map>
+#include <utility>
 
 namespace muster::optimizer {
-namespace {
 
-std::span<float> memory_of(const Segment& segment, std::span<float> buffer) {
-  const std::size_t size =
-      std::accumulate(segment.counts.begin(), segment.counts.end(), std::size_t{0});
-  return buffer.subspan(segment.begin, size);
+Region::Region(RegionPlan plan, const Routing& routing, const RegionCommunicators& communicators)
+    : plan_(std::move(plan)),
+      extents_(plan_.segments.size()),
+      holders_(communicators.holders),
+      buckets_(communicators.buckets) {
+  std::map<std::size_t, std::size_t> begin_of;
+  for (const PlacedParameter& placed : plan_.placed) {
+    begin_of[placed.parameter] = placed.begin;
+  }
+  for (std::size_t index = 0; index < extents_.size(); ++index) {
+    for (const std::size_t parameter : plan_.segments[index].parameters) {
+      extents_[index].push_back({begin_of.at(parameter), routing.parameters[parameter].size});
+    }
+  }
 }
 
-}  // namespace
-
 Expected<Region> Region::create(
-    RegionPlan plan, comm::Communicator& memory, comm::Communicator& holders, Deadline deadline) {
-  Region region{std::move(plan), holders};
+    RegionPlan plan,
+    const Routing& routing,
+    const RegionCommunicators& communicators,
+    Deadline deadline) {
+  Region region{std::move(plan), routing, communicators};
+  comm::Communicator& memory = *communicators.memory;
   const std::size_t size = region.plan_.size;
-  MUSTER_ASSIGN_OR_RETURN(region.values_, memory.allocate<float>(size, deadline));
+  if (region.is_narrow()) {
+    MUSTER_ASSIGN_OR_RETURN(
+        const std::span<std::byte> bytes,
+        memory.allocate_bytes(size * sizeof(std::uint16_t), deadline));
+    region.values16_ = {reinterpret_cast<std::uint16_t*>(bytes.data()), size};  // NOLINT
+  } else {
+    MUSTER_ASSIGN_OR_RETURN(region.values_, memory.allocate<float>(size, deadline));
+  }
   MUSTER_ASSIGN_OR_RETURN(region.gradients_, memory.allocate<float>(size, deadline));
   return region;
 }
 
-Status Region::reduce_gradients(Deadline deadline) {
-  if (holders_->size() == 1) {
+Status Region::reduce(std::size_t index, Deadline deadline) {
+  if (buckets_->size() == 1) {
     return {};
   }
-  for (const Segment& segment : plan_.segments) {
-    MUSTER_RETURN_IF_ERROR(holders_->reduce_scatter(
-        memory_of(segment, gradients_), segment.counts, comm::ReduceOp::kSum, deadline));
-  }
-  return {};
+  const Segment& segment = plan_.segments[index];
+  const std::span<float> memory = gradients_.subspan(segment.begin, segment.size);
+  return segment.counts.empty()
+             ? buckets_->all_reduce(memory, comm::ReduceOp::kSum, deadline)
+             : buckets_->reduce_scatter(memory, segment.counts, comm::ReduceOp::kSum, deadline);
 }
 
-Status Region::gather_values(Deadline deadline) {
-  if (holders_->size() == 1) {
+Status Region::gather(std::size_t index, Deadline deadline) {
+  const Segment& segment = plan_.segments[index];
+  if (buckets_->size() == 1 || segment.counts.empty()) {
     return {};
   }
-  for (const Segment& segment : plan_.segments) {
-    MUSTER_RETURN_IF_ERROR(
-        holders_->all_gather(memory_of(segment, values_), segment.counts, deadline));
+  if (!is_narrow()) {
+    return buckets_->all_gather(
+        values_.subspan(segment.begin, segment.size), segment.counts, deadline);
   }
-  return {};
+  std::vector<std::size_t> counts = segment.counts;
+  for (std::size_t& count : counts) {
+    count *= sizeof(std::uint16_t);
+  }
+  return buckets_->all_gather_bytes(
+      values16_.data() + segment.begin, counts, comm::DType::kUint8, deadline);
+}
+
+double Region::ring_bytes(std::size_t elements, std::size_t width) const {
+  const auto ranks = static_cast<double>(holders_->size());
+  return (ranks - 1) / ranks * static_cast<double>(elements * width);
+}
+
+double Region::reduce_bytes(std::size_t index) const {
+  const Segment& segment = plan_.segments[index];
+  return (segment.counts.empty() ? 2 : 1) * ring_bytes(segment.size, sizeof(float));
+}
+
+double Region::gather_bytes(std::size_t index) const {
+  const Segment& segment = plan_.segments[index];
+  const std::size_t width = is_narrow() ? sizeof(std::uint16_t) : sizeof(float);
+  return segment.counts.empty() ? 0 : ring_bytes(segment.size, width);
+}
+
+std::int64_t Region::count_nonfinite(std::size_t index) const {
+  std::int64_t count = 0;
+  for (const Extent& extent : extents_[index]) {
+    count +=
+        kernels::norm_and_nonfinite(gradients_.subspan(extent.begin, extent.size)).nonfinite_count;
+  }
+  return count;
 }
 
 }  // namespace muster::optimizer

@@ -1,126 +1,115 @@
 #include "src/update.h"
 
+#include <muster/optimizer/rules/sgd.h>
+
 #include <algorithm>
-#include <cmath>
 
 namespace muster::optimizer {
 namespace {
 
-// M <- mu M + G and the direction to orthogonalise, in one pass.
-void accumulate_momentum(
-    std::span<const float> gradient,
-    std::span<float> momentum,
-    std::span<float> direction,
-    const MuonOptions& options,
-    double gradient_scale,
-    kernels::UpdateStatistics& statistics) {
-  const auto mu = static_cast<float>(options.momentum);
-  const auto scale = static_cast<float>(gradient_scale);
-  double sum = 0;
-  double squared = 0;
-  float largest = 0;
-  for (std::size_t i = 0; i < gradient.size(); ++i) {
-    const float g = gradient[i] * scale;
-    const float m = mu * momentum[i] + g;
-    momentum[i] = m;
-    direction[i] = options.nesterov ? g + mu * m : m;
-    sum += static_cast<double>(m);
-    squared += static_cast<double>(m) * static_cast<double>(m);
-    largest = std::max(largest, std::abs(m));
+kernels::UpdateStatistics update_slice(
+    const kernels::UpdateTensors& tensors,
+    Rule rule,
+    const OptimizerOptions& options,
+    const kernels::UpdateStep& step) {
+  switch (rule) {
+    case Rule::kAdamW:
+      return update_adamw(tensors, step, options.adamw);
+    case Rule::kAdam:
+      return update_adam(tensors, step, options.adam);
+    case Rule::kSgd:
+      return update_sgd(tensors, step);
+    case Rule::kMomentum:
+      return update_momentum(tensors, step, options.momentum);
+    case Rule::kRmsProp:
+      return update_rmsprop(tensors, step, options.rmsprop);
+    case Rule::kMuon:
+      break;
   }
-  statistics.momentum_sum += sum;
-  statistics.momentum_squared_sum += squared;
-  statistics.momentum_abs_max = std::max(statistics.momentum_abs_max, static_cast<double>(largest));
-}
-
-// W <- W keep - rate O.
-void move(
-    std::span<float> value,
-    std::span<const float> direction,
-    double keep,
-    double rate,
-    kernels::UpdateStatistics& statistics) {
-  const auto keep_factor = static_cast<float>(keep);
-  const auto step_size = static_cast<float>(rate);
-  double update_squared = 0;
-  double value_squared = 0;
-  float largest = 0;
-  for (std::size_t i = 0; i < value.size(); ++i) {
-    const float delta = step_size * direction[i];
-    const float w = value[i] * keep_factor - delta;
-    value[i] = w;
-    update_squared += static_cast<double>(delta) * static_cast<double>(delta);
-    value_squared += static_cast<double>(w) * static_cast<double>(w);
-    largest = std::max(largest, std::abs(w));
-  }
-  statistics.update_squared_sum += update_squared;
-  statistics.parameter_squared_sum += value_squared;
-  statistics.parameter_abs_max =
-      std::max(statistics.parameter_abs_max, static_cast<double>(largest));
+  fail_check("rule != kMuon", __FILE__, __LINE__, "Muon moves whole matrices, not elements");
 }
 
 }  // namespace
 
-kernels::UpdateStatistics update_adamw(
-    Shard& shard,
+kernels::UpdateStep update_step(
     const RoutedParameter& parameter,
-    const AdamWOptions& options,
-    const UpdateStep& step) {
-  kernels::AdamWStep arguments;
-  arguments.learning_rate = step.learning_rate * parameter.route.learning_rate_scale;
-  arguments.beta1 = options.beta1;
-  arguments.beta2 = options.beta2;
-  arguments.epsilon = options.epsilon;
-  arguments.weight_decay = parameter.route.weight_decay;
-  arguments.gradient_scale = step.gradient_scale;
-  arguments.step = step.step;
-  return kernels::adamw_update(
-      shard.value, shard.gradient, shard.momentum, shard.second_moment, arguments);
+    const OptimizerOptions& options,
+    const StepDecision& decision,
+    std::int64_t step) {
+  const double clip =
+      decision.group_clip_factors.empty()
+          ? decision.clip_factor
+          : decision.group_clip_factors[static_cast<std::size_t>(parameter.group_index)];
+  kernels::UpdateStep made;
+  made.learning_rate = decision.learning_rate * parameter.route.learning_rate_scale;
+  made.weight_decay = parameter.route.weight_decay;
+  made.gradient_scale = decision.gradient_scale * clip;
+  made.step = step;
+  made.seed = options.seed;
+  made.statistics = options.statistics;
+  return made;
 }
 
-kernels::UpdateStatistics update_muon(
-    Shard& shard,
-    const RoutedParameter& parameter,
-    const MuonOptions& options,
-    std::span<const std::array<double, 3>> coefficients,
-    const UpdateStep& step,
-    MuonScratch& scratch) {
-  const double rate = step.learning_rate * parameter.route.learning_rate_scale;
-  const double keep = 1.0 - rate * parameter.route.weight_decay;
-  const auto long_side = static_cast<double>(std::max(parameter.rows, parameter.cols));
-  const double step_size = rate * options.rms_scale * std::sqrt(long_side);
-  const auto matrix = static_cast<std::size_t>(parameter.rows * parameter.cols);
-  scratch.direction.resize(std::max(scratch.direction.size(), matrix));
-  const std::span<float> direction = std::span{scratch.direction}.first(matrix);
-  const std::span<float> momentum{shard.momentum};
+kernels::UpdateStatistics update_elementwise(
+    Shard& shard, Rule rule, const OptimizerOptions& options, const kernels::UpdateStep& step) {
   kernels::UpdateStatistics statistics;
-  for (std::size_t begin = 0; begin < shard.value.size(); begin += matrix) {
-    accumulate_momentum(
-        shard.gradient.subspan(begin, matrix),
-        momentum.subspan(begin, matrix),
-        direction,
-        options,
-        step.gradient_scale,
-        statistics);
-    kernels::newton_schulz(
-        direction, parameter.rows, parameter.cols, coefficients, scratch.workspace);
-    move(shard.value.subspan(begin, matrix), direction, keep, step_size, statistics);
-  }
+  for_each_slice(shard, 0, shard.piece.size, [&](std::size_t begin, std::size_t count) {
+    statistics.add(update_slice(tensors_of(shard, begin, count), rule, options, step));
+  });
   return statistics;
+}
+
+kernels::UpdateStatistics update_direction(
+    Shard& shard,
+    std::size_t begin,
+    std::size_t count,
+    const MuonOptions& options,
+    const kernels::UpdateStep& step,
+    float* direction) {
+  kernels::UpdateStatistics statistics;
+  for_each_slice(shard, begin, count, [&](std::size_t at, std::size_t part) {
+    statistics.add(
+        update_muon_momentum(tensors_of(shard, at, part), step, options, direction + (at - begin)));
+  });
+  return statistics;
+}
+
+std::vector<StateKind> state_kinds(Rule rule) {
+  switch (rule) {
+    case Rule::kAdamW:
+      return {{"adamw_m"}, {"adamw_v", true, false}};
+    case Rule::kAdam:
+      return {{"adam_m"}, {"adam_v", true, false}};
+    case Rule::kMomentum:
+      return {{"momentum"}};
+    case Rule::kRmsProp:
+      return {{"rmsprop_v", true, false}};
+    case Rule::kMuon:
+      return {{"muon_momentum"}};
+    case Rule::kSgd:
+      break;
+  }
+  return {};
 }
 
 void accumulate(
     GroupUpdateStatistics& group, std::size_t count, const kernels::UpdateStatistics& part) {
   group.element_count += static_cast<std::int64_t>(count);
   group.update_squared_sum += part.update_squared_sum;
+  group.update_abs_max = std::max(group.update_abs_max, part.update_abs_max);
   group.parameter_squared_sum += part.parameter_squared_sum;
   group.parameter_abs_max = std::max(group.parameter_abs_max, part.parameter_abs_max);
+  group.gradient_squared_sum += part.gradient_squared_sum;
   group.momentum_squared_sum += part.momentum_squared_sum;
   group.momentum_sum += part.momentum_sum;
   group.momentum_abs_max = std::max(group.momentum_abs_max, part.momentum_abs_max);
+  group.momentum_gradient_sum += part.momentum_gradient_sum;
   group.second_moment_sum += part.second_moment_sum;
   group.second_moment_squared_sum += part.second_moment_squared_sum;
   group.second_moment_abs_max = std::max(group.second_moment_abs_max, part.second_moment_abs_max);
+  group.second_moment_before_sum += part.second_moment_before_sum;
+  group.staleness_sum += part.staleness_sum;
+  group.second_moment_tiny_count += part.second_moment_tiny_count;
 }
 
 }  // namespace muster::optimizer

@@ -1,47 +1,48 @@
-// The two update rules on one shard. No communication, no allocation after the first call.
+// The update rules on the shard of one parameter. No communication, no allocation.
 #pragma once
 
 #include "src/routing.h"
 #include "src/shard.h"
 
-#include <muster/kernels/optimizer_kernels.h>
 #include <muster/optimizer/optimizer.h>
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <span>
+#include <string>
 #include <vector>
 
 namespace muster::optimizer {
 
-// What an update needs of the step; equal on all ranks.
-struct UpdateStep {
-  double learning_rate{0};   // of the schedule, before the route's factor
-  double gradient_scale{1};  // multiplies gradients as they are read
-  std::int64_t step{1};      // 1-based
-};
-
-[[nodiscard]] kernels::UpdateStatistics update_adamw(
-    Shard& shard,
+// What the kernels need of a step for one parameter. `step`: 1-based count of applied updates.
+[[nodiscard]] kernels::UpdateStep update_step(
     const RoutedParameter& parameter,
-    const AdamWOptions& options,
-    const UpdateStep& step);
+    const OptimizerOptions& options,
+    const StepDecision& decision,
+    std::int64_t step);
 
-// Scratch memory of update_muon.
-struct MuonScratch {
-  std::vector<float> direction;
-  std::vector<float> workspace;
-};
+// A whole shard under any rule but Muon.
+[[nodiscard]] kernels::UpdateStatistics update_elementwise(
+    Shard& shard, Rule rule, const OptimizerOptions& options, const kernels::UpdateStep& step);
 
-// Every whole matrix of the shard: M <- mu M + G; U = G + mu M (or M without Nesterov);
-// O = NewtonSchulz(U); W <- W (1 - lr wd); W <- W - lr rms_scale sqrt(max(rows, cols)) O.
-[[nodiscard]] kernels::UpdateStatistics update_muon(
+// Muon's first half on elements [begin, begin + count) of the shard: momentum, and the direction
+// [count].
+[[nodiscard]] kernels::UpdateStatistics update_direction(
     Shard& shard,
-    const RoutedParameter& parameter,
+    std::size_t begin,
+    std::size_t count,
     const MuonOptions& options,
-    std::span<const std::array<double, 3>> coefficients,
-    const UpdateStep& step,
-    MuonScratch& scratch);
+    const kernels::UpdateStep& step,
+    float* direction);
+
+// The states of a rule, by their names in a checkpoint ("adamw_m"); `first` and `second` say which
+// buffer of a shard it is.
+struct StateKind {
+  const char* name;
+  bool is_second{false};
+  bool is_signed{true};
+};
+
+[[nodiscard]] std::vector<StateKind> state_kinds(Rule rule);
 
 // Adds the statistics of `count` elements to their group's: sums add, maxima take the larger.
 void accumulate(

@@ -5,6 +5,7 @@
 #include "ranks.h"
 
 #include <muster/common/random.h>
+#include <muster/kernels/low_precision.h>
 
 #include <string>
 #include <vector>
@@ -44,10 +45,12 @@ inline float exact_value(Random& random) {
 
 inline void set_initial_values(Optimizer& optimizer) {
   Random random{17};
-  for (Parameter& parameter : optimizer.parameters()) {
-    for (float& value : parameter.value) {
+  for (std::size_t index = 0; index < optimizer.parameters().size(); ++index) {
+    std::vector<float> values(optimizer.parameters()[index].gradient.size());
+    for (float& value : values) {
       value = exact_value(random);
     }
+    EXPECT_TRUE(optimizer.set_values(index, values).ok());
   }
 }
 
@@ -61,12 +64,57 @@ inline void add_slice_gradients(Optimizer& optimizer, int step, int slice) {
   }
 }
 
+// What forward reads, in fp32.
 inline std::vector<std::vector<float>> values_of(Optimizer& optimizer) {
   std::vector<std::vector<float>> values;
   for (const Parameter& parameter : optimizer.parameters()) {
     values.emplace_back(parameter.value.begin(), parameter.value.end());
+    if (!parameter.value16.empty()) {
+      values.back().resize(parameter.value16.size());
+      kernels::widen(parameter.spec.dtype, parameter.value16, values.back());
+    }
   }
   return values;
+}
+
+inline StepDecision decide(double gradient_scale, double learning_rate) {
+  StepDecision decision;
+  decision.gradient_scale = gradient_scale;
+  decision.learning_rate = learning_rate;
+  return decision;
+}
+
+inline StepDecision skip_step() {
+  StepDecision decision = decide(1.0, 0.01);
+  decision.skip = true;
+  return decision;
+}
+
+// Everything that follows backward, as the agent does it.
+inline void finish_step(Optimizer& optimizer, const StepDecision& decision) {
+  const Status reduced = optimizer.reduce_gradients(soon());
+  ASSERT_TRUE(reduced.ok()) << reduced.to_string();
+  const Status applied = optimizer.apply(decision, soon());
+  ASSERT_TRUE(applied.ok()) << applied.to_string();
+  const Status gathered = optimizer.gather_parameters(soon());
+  ASSERT_TRUE(gathered.ok()) << gathered.to_string();
+  optimizer.zero_gradients();
+}
+
+// Parameters, states and step counter as bytes: NaN compares equal to itself here.
+inline std::string everything(Optimizer& optimizer) {
+  std::string bytes = std::to_string(optimizer.applied_steps());
+  const auto append = [&bytes](std::span<const std::byte> data) {
+    bytes.append(reinterpret_cast<const char*>(data.data()), data.size());  // NOLINT
+  };
+  for (const StateTensor& tensor : optimizer.state()) {
+    append(tensor.data);
+  }
+  for (const Parameter& parameter : optimizer.parameters()) {
+    append(std::as_bytes(parameter.value));
+    append(std::as_bytes(parameter.value16));
+  }
+  return bytes;
 }
 
 }  // namespace muster::optimizer

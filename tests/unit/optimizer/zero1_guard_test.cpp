@@ -15,25 +15,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 void good_step(Optimizer& optimizer, int step, int slice) {
   add_slice_gradients(optimizer, step, slice);
-  ASSERT_TRUE(optimizer.reduce_gradients(soon()).ok());
-  optimizer.apply({false, 1.0, 1.0, 0.01});
-  ASSERT_TRUE(optimizer.gather_parameters(soon()).ok());
-  optimizer.zero_gradients();
-}
-
-// Parameters, states and step counter as bytes: NaN compares equal to itself here.
-std::string everything(Optimizer& optimizer) {
-  std::string bytes = std::to_string(optimizer.applied_steps());
-  const auto append = [&bytes](std::span<const float> data) {
-    bytes.append(reinterpret_cast<const char*>(data.data()), data.size_bytes());  // NOLINT
-  };
-  for (const StateTensor& tensor : optimizer.state()) {
-    append(tensor.data);
-  }
-  for (const Parameter& parameter : optimizer.parameters()) {
-    append(parameter.value);
-  }
-  return bytes;
+  finish_step(optimizer, decide(1.0, 0.01));
 }
 
 TEST(Zero1Guard, ASkippedStepChangesNothingBitForBit) {
@@ -47,7 +29,7 @@ TEST(Zero1Guard, ASkippedStepChangesNothingBitForBit) {
     optimizer->find("norm")->gradient[0] = kInfinity;
     ASSERT_TRUE(optimizer->reduce_gradients(soon()).ok());
     EXPECT_GT(optimizer->local_statistics().nonfinite_count, 0);
-    optimizer->apply({true, 1.0, 1.0, 0.01});
+    ASSERT_TRUE(optimizer->apply(skip_step(), soon()).ok());
     ASSERT_TRUE(optimizer->gather_parameters(soon()).ok());
     optimizer->zero_gradients();
     EXPECT_EQ(everything(*optimizer), before);
@@ -69,7 +51,7 @@ TEST(Zero1Guard, TrainingGoesOnAfterASkippedNanAsIfItHadNotBeen) {
     add_slice_gradients(*hit, 1, world.rank());
     hit->find("experts.up")->gradient[5] = kNan;
     ASSERT_TRUE(hit->reduce_gradients(soon()).ok());
-    hit->apply({true, 1.0, 1.0, 0.01});
+    ASSERT_TRUE(hit->apply(skip_step(), soon()).ok());
     ASSERT_TRUE(hit->gather_parameters(soon()).ok());
     hit->zero_gradients();
     for (Optimizer* optimizer : {hit.get(), spared.get()}) {
@@ -150,8 +132,10 @@ TEST(Zero1Guard, AClipFactorScalesTheGradientsBeforeTheirMoments) {
           gradient *= static_cast<float>(factor * 0.5);
         }
       }
-      clipped->apply({false, 0.5, factor, 0.01});
-      small->apply({false, 1.0, 1.0, 0.01});
+      StepDecision clip = decide(0.5, 0.01);
+      clip.clip_factor = factor;
+      ASSERT_TRUE(clipped->apply(clip, soon()).ok());
+      ASSERT_TRUE(small->apply(decide(1.0, 0.01), soon()).ok());
       clipped->zero_gradients();
       small->zero_gradients();
     }

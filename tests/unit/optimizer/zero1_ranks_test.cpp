@@ -22,10 +22,7 @@ std::vector<std::vector<float>> train(int ranks) {
       for (int slice = world.rank(); slice < kSlices; slice += world.size()) {
         add_slice_gradients(*optimizer, step, slice);
       }
-      ASSERT_TRUE(optimizer->reduce_gradients(soon()).ok());
-      optimizer->apply({false, 1.0 / kSlices, 1.0, 0.01});
-      ASSERT_TRUE(optimizer->gather_parameters(soon()).ok());
-      optimizer->zero_gradients();
+      finish_step(*optimizer, decide(1.0 / kSlices, 0.01));
     }
     const std::lock_guard lock{mutex};
     seen.push_back(values_of(*optimizer));
@@ -108,9 +105,7 @@ TEST(Zero1Ranks, ExpertValuesStayTheirOwnAndReplicatedValuesStayEqual) {
     ASSERT_TRUE(peers.ok());
     const auto optimizer = make_optimizer(small_model(), small_options(), world, peers->get());
     add_slice_gradients(*optimizer, 0, world.rank());
-    ASSERT_TRUE(optimizer->reduce_gradients(soon()).ok());
-    optimizer->apply({false, 1.0, 1.0, 0.1});
-    ASSERT_TRUE(optimizer->gather_parameters(soon()).ok());
+    finish_step(*optimizer, decide(1.0, 0.1));
     const std::lock_guard lock{mutex};
     const auto rank = static_cast<std::size_t>(world.rank());
     const auto values = values_of(*optimizer);
