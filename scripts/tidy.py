@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The style rules that are tests: include directions, lengths, orphan tests, banned words.
+"""The style rules that are tests: include directions, lengths, orphan tests, banned words, and
+tests that docs/ names but nobody has.
 
 Usage: scripts/tidy.py [ROOT]. Prints one line per violation; exit code 1 when there is one.
 """
@@ -44,6 +45,7 @@ CONFINED = {
     r"CLI/": ("cli", "examples", "tests"),
 }
 BANNED_WORDS = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
+NAMED_TEST = re.compile(r"`(tests/[\w./-]+\.cpp):(\w+)\.(\w+)`")
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]')
 # A function opens at any indentation with a line that ends in "{" after a ")".
 FUNCTION = re.compile(r"^(?P<indent>\s*)(?!if|for|while|switch|else|do|catch|return|namespace)\S.*\)"
@@ -112,10 +114,25 @@ def check_orphan_tests(root: pathlib.Path, names: list[str]) -> list[str]:
     return found
 
 
+def check_named_tests(root: pathlib.Path, names: list[str]) -> list[str]:
+    """Pages name tests as `tests/unit/x/y_test.cpp:Suite.Name`; each must be there."""
+    found = []
+    for name in names:
+        if not (name.startswith("docs/") and name.endswith(".md")):
+            continue
+        for number, line in enumerate((root / name).read_text(encoding="utf-8").splitlines(), 1):
+            for path, suite, test in NAMED_TEST.findall(line):
+                file = root / path
+                text = file.read_text(encoding="utf-8") if file.is_file() else ""
+                if not re.search(rf"\bTEST(_F|_P)?\(\s*{suite},\s*{test}\s*\)", text):
+                    found.append(f"{name}:{number}: {path} has no test {suite}.{test}")
+    return found
+
+
 def main() -> int:
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
     names = tracked(root)
-    violations = check_orphan_tests(root, names)
+    violations = check_orphan_tests(root, names) + check_named_tests(root, names)
     for name in names:
         is_code = name.endswith((".h", ".cpp", ".proto", ".ts", ".py", ".sh", ".mjs", ".css"))
         if not is_code or "node_modules/" in name:
