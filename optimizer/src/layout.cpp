@@ -55,10 +55,16 @@ RegionPlan build_region(
   plan.layout = options.layout;
   plan.ranks = ranks;
   plan.newton_schulz_flops.assign(static_cast<std::size_t>(ranks), 0.0);
-  const LayoutInput input{routing, options, select(routing, key), ranks, detailed, visit};
-  if (input.selected.empty()) {
+  std::vector<std::size_t> selected = select(routing, key);
+  if (selected.empty()) {
     return plan;
   }
+  std::vector<double> flops;
+  if (key.matrices) {
+    flops = flops_of_matrices(routing, selected, options.muon);
+  }
+  const LayoutInput input{
+      routing, options, std::move(selected), ranks, detailed, std::move(flops), visit};
   if (key.matrices) {
     plan_matrices(plan, input);
   } else if (plan.layout == Layout::kReplicated) {

@@ -20,6 +20,8 @@ struct LayoutInput {
   // Off for a report of very many ranks: segments stay without counts, and the tasks of
   // kReplicated, which every rank would appear in, are left out.
   bool detailed{true};
+  // [parameters of the routing] Newton-Schulz flops of one matrix of each selected parameter.
+  std::vector<double> flops;
   // Called for every piece, for each rank in memory order.
   const PieceVisitor& visit;
 
@@ -27,6 +29,10 @@ struct LayoutInput {
     return routing.parameters[parameter];
   }
 };
+
+// matrix_flops of the selected parameters, each shape worked out once.
+[[nodiscard]] std::vector<double> flops_of_matrices(
+    const Routing& routing, std::span<const std::size_t> selected, const MuonOptions& options);
 
 // plan_region without its pieces, which `visit` gets; see LayoutInput for `detailed`.
 [[nodiscard]] RegionPlan build_region(

@@ -41,13 +41,9 @@ void compute_everywhere(RegionPlan& plan) {
 // A cut matrix goes to the rank with most of it; among those to the least loaded, then the lowest.
 void compute_at_owners(RegionPlan& plan, const LayoutInput& input) {
   std::vector<double> loads(static_cast<std::size_t>(plan.ranks), 0.0);
-  std::vector<double> flops(input.routing.parameters.size(), 0.0);
-  for (const std::size_t parameter : input.selected) {
-    flops[parameter] = matrix_flops(input.at(parameter), input.options.muon);
-  }
   const auto give = [&](MatrixTask& task, int rank) {
     task.computing = {rank};
-    loads[static_cast<std::size_t>(rank)] += flops[task.parameter];
+    loads[static_cast<std::size_t>(rank)] += input.flops[task.parameter];
   };
   for (MatrixTask& task : plan.tasks) {
     if (task.fragments.size() == 1) {

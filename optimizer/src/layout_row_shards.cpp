@@ -65,10 +65,6 @@ void add_tasks(
 
 // What lies on one rank is computed there; the rest goes where there is least to do.
 void choose_owners(RegionPlan& plan, const LayoutInput& input) {
-  std::vector<double> flops(input.routing.parameters.size(), 0.0);
-  for (const std::size_t parameter : input.selected) {
-    flops[parameter] = matrix_flops(input.at(parameter), input.options.muon);
-  }
   std::vector<double> loads(static_cast<std::size_t>(plan.ranks), 0.0);
   std::vector<std::size_t> cut;
   std::vector<double> costs;
@@ -77,10 +73,10 @@ void choose_owners(RegionPlan& plan, const LayoutInput& input) {
     if (task.fragments.size() == 1) {
       const int rank = task.fragments.front().rank;
       task.computing = {rank};
-      loads[static_cast<std::size_t>(rank)] += flops[task.parameter];
+      loads[static_cast<std::size_t>(rank)] += input.flops[task.parameter];
     } else {
       cut.push_back(index);
-      costs.push_back(flops[task.parameter]);
+      costs.push_back(input.flops[task.parameter]);
     }
   }
   const std::vector<int> owners = pack_longest_first(costs, plan.ranks, loads);

@@ -2,18 +2,13 @@
 #include "src/layout_build.h"
 
 #include <muster/kernels/newton_schulz.h>
+#include <muster/optimizer/newton_schulz_sets.h>
 
 #include <algorithm>
 #include <map>
 
 namespace muster::optimizer {
 namespace {
-
-bool is_complete(const MatrixTask& task, int rank) {
-  return std::any_of(task.fragments.begin(), task.fragments.end(), [&](const Fragment& fragment) {
-    return fragment.rank == rank && fragment.size == task.size;
-  });
-}
 
 // A round ends before the task that would make some rank assemble more than options.exchange_bytes.
 std::vector<std::size_t> round_ends_of(const RegionPlan& plan, const OptimizerOptions& options) {
@@ -43,30 +38,42 @@ std::vector<std::size_t> round_ends_of(const RegionPlan& plan, const OptimizerOp
 
 }  // namespace
 
-double matrix_flops(const RoutedParameter& parameter, const MuonOptions& options) {
-  double flops = 0;
-  for (const MatrixBlock& block : parameter.blocks) {
-    flops += kernels::newton_schulz_flops(
-        options.form, block.rows, parameter.cols, options.newton_schulz_steps, 1);
+std::vector<double> flops_of_matrices(
+    const Routing& routing, std::span<const std::size_t> selected, const MuonOptions& options) {
+  const std::vector<kernels::NewtonSchulzStep> coefficients = newton_schulz_coefficients(options);
+  kernels::NewtonSchulzOptions run;
+  run.coefficients = coefficients;
+  run.precision = options.precision;
+  run.form = options.form;
+  std::map<std::pair<std::int64_t, std::int64_t>, double> by_shape;
+  std::vector<double> flops(routing.parameters.size(), 0.0);
+  for (const std::size_t index : selected) {
+    const RoutedParameter& parameter = routing.parameters[index];
+    for (const MatrixBlock& block : parameter.blocks) {
+      const auto [at, is_new] = by_shape.try_emplace({block.rows, parameter.cols}, 0.0);
+      if (is_new) {
+        at->second = kernels::choose_newton_schulz(block.rows, parameter.cols, run).flops;
+      }
+      flops[index] += at->second;
+    }
   }
   return flops;
 }
 
+double matrix_flops(const RoutedParameter& parameter, const MuonOptions& options) {
+  const std::size_t only = 0;
+  return flops_of_matrices({{parameter}, {}}, {&only, 1}, options).front();
+}
+
 void finish_tasks(RegionPlan& plan, const LayoutInput& input) {
-  const auto size = input.routing.parameters.size();
-  std::vector<double> flops_of(size, -1.0);
   for (MatrixTask& task : plan.tasks) {
-    double& flops = flops_of[task.parameter];
-    if (flops < 0) {
-      flops = matrix_flops(input.at(task.parameter), input.options.muon);
-    }
     for (const int rank : task.computing) {
-      plan.newton_schulz_flops[static_cast<std::size_t>(rank)] += flops;
+      plan.newton_schulz_flops[static_cast<std::size_t>(rank)] += input.flops[task.parameter];
     }
-    task.moves = plan.layout != Layout::kReplicated &&
-                 std::any_of(task.computing.begin(), task.computing.end(), [&](int rank) {
-                   return !is_complete(task, rank);
-                 });
+    const bool stays =
+        plan.layout == Layout::kReplicated ||
+        (task.fragments.size() == 1 && task.computing == std::vector{task.fragments.front().rank});
+    task.moves = !stays;
   }
   plan.round_ends = round_ends_of(plan, input.options);
 }

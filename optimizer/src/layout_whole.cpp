@@ -25,13 +25,13 @@ struct Items {
   std::vector<std::size_t> matrices;   // how many matrices the item is
 };
 
-Items make_items(const LayoutInput& input, std::span<const double> flops, bool whole) {
+Items make_items(const LayoutInput& input, bool whole) {
   Items items;
   for (const std::size_t index : input.selected) {
     const std::size_t matrices = input.at(index).matrices;
     const std::size_t per_item = whole ? matrices : 1;
     for (std::size_t done = 0; done < matrices; done += per_item) {
-      items.costs.push_back(flops[index] * static_cast<double>(per_item));
+      items.costs.push_back(input.flops[index] * static_cast<double>(per_item));
       items.parameter.push_back(index);
       items.matrices.push_back(per_item);
     }
@@ -55,15 +55,11 @@ Ownership collect(const LayoutInput& input, const Items& items, std::span<const 
 }
 
 Ownership choose_owners(const LayoutInput& input) {
-  std::vector<double> flops(input.routing.parameters.size(), 0.0);
-  for (const std::size_t index : input.selected) {
-    flops[index] = matrix_flops(input.at(index), input.options.muon);
-  }
-  const Items single = make_items(input, flops, false);
+  const Items single = make_items(input, false);
   const double total = std::accumulate(single.costs.begin(), single.costs.end(), 0.0);
   const double largest = *std::max_element(single.costs.begin(), single.costs.end());
   const double lower_bound = std::max(total / input.ranks, largest);
-  const Items whole = make_items(input, flops, true);
+  const Items whole = make_items(input, true);
   const std::vector<int> whole_owners = pack_longest_first(whole.costs, input.ranks);
   const std::vector<double> loads = bin_loads(whole.costs, whole_owners, input.ranks);
   if (*std::max_element(loads.begin(), loads.end()) <= kWholeStackSlack * lower_bound) {

@@ -54,7 +54,8 @@ struct PlanReport {
   std::uint64_t hash{0};
   std::vector<RegionCost> regions;
 
-  // Sums over regions for world rank `rank`; expert regions repeat every `expert_ranks`.
+  // Sums over regions for world rank `rank`; expert regions repeat every `expert_ranks`. Regions take
+  // turns, so scratch is the largest, not the sum.
   [[nodiscard]] RankCost of_rank(int rank) const;
 };
 
