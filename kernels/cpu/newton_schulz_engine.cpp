@@ -1,6 +1,8 @@
-// Every linear term is added in fp32 from a factor that no product has rounded: X <- aX + ZX and
-// not (aI + Z)X. In bf16 this keeps rounding noise out of the directions where X is 0; it enters in
-// second order only (docs/kernels.md).
+// A direct step is a stretch of one: R = XX^T, Q = aI + bR + cR^2, X <- QX.
+//
+// Factors are kept as M + sI with trace(M) = 0, and only M is an operand: the terms with s are
+// added in fp32 from matrices that no product has rounded. In bf16 this keeps rounding noise out of
+// the directions where X is 0; it enters in second order only (docs/kernels.md).
 #include "cpu/newton_schulz_engine.h"
 
 #include <muster/common/random.h>
@@ -28,29 +30,41 @@ std::int64_t stride_of(std::int64_t cols) {
 
 // What all products of a run share.
 struct NewtonSchulzEngine::Factors {
-  PanelType type;
-  bool half;  // symmetric results by their lower triangles
+  PanelType wide;   // operands of the products with X
+  PanelType small;  // and of those between matrices of the short side
+  bool half;        // symmetric results by their lower triangles
   ThreadTeam& team;
 };
 
 namespace {
 
-PanelType panel_type(MatrixPrecision precision) {
-  return precision == MatrixPrecision::kBFloat16 ? PanelType::kBFloat16 : PanelType::kFloat32;
+// to = a * b for symmetric [m, m] that commute.
+Product square_product(const WorkMatrix& a, const WorkMatrix& b, const WorkMatrix& to) {
+  Product product;
+  product.m = product.n = product.k = a.rows;
+  product.a = {a.data, a.stride, true};  // symmetric: read in the direction that is cheap to pack
+  product.b = {b.data, b.stride, false};
+  product.c = to.data;
+  product.stride = to.stride;
+  return product;
 }
 
-// to = a * b + first + second for symmetric [m, m] that commute.
-Product square_product(
-    const WorkMatrix& like, const float* a, const float* b, float* to, PanelType type, bool half) {
-  Product product;
-  product.m = product.n = product.k = like.rows;
-  product.a = {a, like.stride, true};  // symmetric: read in the direction that is cheap to pack
-  product.b = {b, like.stride, false};
-  product.type = type;
-  product.symmetric = half;
-  product.c = to;
-  product.stride = like.stride;
-  return product;
+ProductAddend times(double factor, const WorkMatrix& matrix) {
+  return {matrix.data, matrix.stride, static_cast<float>(factor)};
+}
+
+// Moves the mean of the diagonal into the shift.
+void centre(ShiftedMatrix& matrix) {
+  const WorkMatrix& rest = matrix.rest;
+  double trace = 0;
+  for (std::int64_t i = 0; i < rest.rows; ++i) {
+    trace += static_cast<double>(rest.row(i)[i]);
+  }
+  const double mean = trace / static_cast<double>(rest.rows);
+  for (std::int64_t i = 0; i < rest.rows; ++i) {
+    rest.row(i)[i] = static_cast<float>(static_cast<double>(rest.row(i)[i]) - mean);
+  }
+  matrix.shift += mean;
 }
 
 }  // namespace
@@ -66,8 +80,8 @@ void NewtonSchulzEngine::load(
   x_ = {memory, m, n, stride_of(n)};
   next_ = {memory + wide, m, n, stride_of(n)};
   memory += 2 * wide;
-  for (WorkMatrix* matrix : {&r_, &z_, &q_, &spare_}) {
-    *matrix = {memory, m, m, stride_of(m)};
+  for (ShiftedMatrix* matrix : {&r_, &z_, &q_, &spare_}) {
+    *matrix = {{memory, m, m, stride_of(m)}, 0};
     memory += square;
   }
   const GemmTable& table = products_.table();
@@ -91,51 +105,79 @@ void NewtonSchulzEngine::store(std::span<float> x, std::int64_t rows, std::int64
 
 // r = x x^T, and the effective rank from the first one.
 void NewtonSchulzEngine::gram(const Factors& factors) {
+  const WorkMatrix& rest = r_.rest;
   Product product;
   product.m = product.n = x_.rows;
   product.k = x_.cols;
   product.a = {x_.data, x_.stride, false};
   product.b = {x_.data, x_.stride, true};
-  product.type = factors.type;
+  product.type = factors.wide;
   product.symmetric = factors.half;
-  product.c = r_.data;
-  product.stride = r_.stride;
+  product.c = rest.data;
+  product.stride = rest.stride;
   products_.multiply(product, factors.team);
+  r_.shift = 0;
   if (effective_rank_ == 0) {
     double squares = 0;
-    for (std::int64_t i = 0; i < r_.rows; ++i) {
-      squares += norm_and_nonfinite({r_.row(i), static_cast<std::size_t>(r_.cols)}).squared_sum;
+    for (std::int64_t i = 0; i < rest.rows; ++i) {
+      squares += norm_and_nonfinite({rest.row(i), static_cast<std::size_t>(rest.cols)}).squared_sum;
     }
     // |X|_F is 1.
     effective_rank_ =
         squares > 0 ? std::clamp(1 / squares, 1.0, static_cast<double>(x_.rows)) : 1.0;
   }
+  centre(r_);
 }
 
 // to = bR + cR^2
 void NewtonSchulzEngine::square_polynomial(
-    const Factors& factors, const NewtonSchulzStep& step, float* to) {
+    const Factors& factors, const NewtonSchulzStep& step, ShiftedMatrix& to) {
+  const WorkMatrix& r = r_.rest;
+  const double shift = r_.shift;
+  const double linear = step[1] + 2 * step[2] * shift;
   if (step[2] == 0) {
-    for (std::int64_t i = 0; i < r_.rows; ++i) {
-      products_.table().scale(r_.row(i), r_.cols, step[1], to + i * r_.stride);
+    for (std::int64_t i = 0; i < r.rows; ++i) {
+      products_.table().scale(r.row(i), r.cols, linear, to.rest.row(i));
     }
-    return;
+  } else {
+    Product product = square_product(r, r, to.rest);
+    product.type = factors.small;
+    product.symmetric = factors.half;
+    product.alpha = static_cast<float>(step[2]);
+    product.first = times(linear, r);
+    products_.multiply(product, factors.team);
   }
-  Product product = square_product(r_, r_.data, r_.data, to, factors.type, factors.half);
-  product.alpha = static_cast<float>(step[2]);
-  product.first = {r_.data, r_.stride, static_cast<float>(step[1])};
-  products_.multiply(product, factors.team);
+  to.shift = shift * (step[1] + shift * step[2]);
+  centre(to);
 }
 
-// x = identity * x + polynomial * x
-void NewtonSchulzEngine::apply(const Factors& factors, const float* polynomial, double identity) {
+// to = a (b + more * I)
+void NewtonSchulzEngine::multiply(
+    const Factors& factors,
+    const ShiftedMatrix& a,
+    const ShiftedMatrix& b,
+    double more,
+    ShiftedMatrix& to) {
+  const double shift = b.shift + more;
+  Product product = square_product(a.rest, b.rest, to.rest);
+  product.type = factors.small;
+  product.symmetric = factors.half;
+  product.first = times(shift, a.rest);
+  product.second = times(a.shift, b.rest);
+  products_.multiply(product, factors.team);
+  to.shift = a.shift * shift;
+  centre(to);
+}
+
+// x = polynomial x
+void NewtonSchulzEngine::apply(const Factors& factors, const ShiftedMatrix& polynomial) {
   Product product;
   product.m = product.k = x_.rows;
   product.n = x_.cols;
-  product.a = {polynomial, r_.stride, true};
+  product.a = {polynomial.rest.data, polynomial.rest.stride, true};
   product.b = {x_.data, x_.stride, false};
-  product.type = factors.type;
-  product.first = {x_.data, x_.stride, static_cast<float>(identity)};
+  product.type = factors.wide;
+  product.first = times(polynomial.shift, x_);
   product.c = next_.data;
   product.stride = next_.stride;
   products_.multiply(product, factors.team);
@@ -146,8 +188,8 @@ void NewtonSchulzEngine::apply(const Factors& factors, const float* polynomial, 
 bool NewtonSchulzEngine::diagonal_in_range(double largest) const {
   constexpr double kBelowZero = 0.05;
   const double above = kRangeSlack * kRangeSlack * largest * largest;
-  for (std::int64_t i = 0; i < r_.rows; ++i) {
-    const auto value = static_cast<double>(r_.row(i)[i]);
+  for (std::int64_t i = 0; i < r_.rest.rows; ++i) {
+    const double value = static_cast<double>(r_.rest.row(i)[i]) + r_.shift;
     if (!(value >= -kBelowZero && value <= above)) {  // NaN too
       return false;
     }
@@ -164,110 +206,85 @@ double NewtonSchulzEngine::squared_norm() const {
   return sum;
 }
 
-bool NewtonSchulzEngine::step_direct(
-    const NewtonSchulzPlan& plan, std::size_t step, ThreadTeam& team) {
-  const Factors factors{panel_type(plan.precision), plan.form != NewtonSchulzForm::kStandard, team};
-  gram(factors);
-  if (!diagonal_in_range(plan.envelope[step])) {
-    return false;
-  }
-  square_polynomial(factors, plan.coefficients[step], z_.data);
-  apply(factors, z_.data, plan.coefficients[step][0]);
-  return true;
-}
-
-// Steps begin + 1 ... end on the small side. Q is kept as q + alpha I.
 bool NewtonSchulzEngine::stretch(
     const NewtonSchulzPlan& plan, std::size_t begin, std::size_t end, ThreadTeam& team) {
-  const Factors factors{panel_type(plan.precision), true, team};
-  gram(factors);
-  double alpha = 1;
+  const auto type = [](bool rounds) { return rounds ? PanelType::kBFloat16 : PanelType::kFloat32; };
+  const bool half = plan.form != NewtonSchulzForm::kStandard;
+  const PanelType wide = type(rounds_wide(plan, begin));
+  gram({wide, wide, half, team});
   for (std::size_t step = begin; step < end; ++step) {
     if (!diagonal_in_range(plan.envelope[step])) {
       return false;
     }
+    const Factors factors{wide, type(rounds_small(plan, begin, step, end)), half, team};
     const double a = plan.coefficients[step][0];
-    square_polynomial(factors, plan.coefficients[step], z_.data);
-    const float* z = z_.data;
+    square_polynomial(factors, plan.coefficients[step], z_);
+    if (step + 1 < end) {  // R <- (Z + a I) R (Z + a I)
+      multiply(factors, r_, z_, a, spare_);
+      multiply(factors, spare_, z_, a, r_);
+    }
     if (step == begin) {
-      std::swap(q_, z_);  // q is z, which lies in q_ now
-      z = q_.data;
+      std::swap(q_, z_);
+      q_.shift += a;
     } else {
-      // (q + alpha I)(z + a I) = q z + a q + alpha z + alpha a I
-      Product product = square_product(r_, q_.data, z, spare_.data, factors.type, true);
-      product.first = {q_.data, q_.stride, static_cast<float>(a)};
-      product.second = {z, z_.stride, static_cast<float>(alpha)};
-      products_.multiply(product, team);
+      multiply(factors, q_, z_, a, spare_);
       std::swap(q_, spare_);
     }
-    alpha *= a;
-    if (step + 1 < end) {
-      // R <- (z + a I) R (z + a I)
-      Product product = square_product(r_, r_.data, z, spare_.data, factors.type, true);
-      product.first = {r_.data, r_.stride, static_cast<float>(a)};
-      products_.multiply(product, team);
-      product = square_product(r_, z, spare_.data, r_.data, factors.type, true);
-      product.first = {spare_.data, spare_.stride, static_cast<float>(a)};
-      products_.multiply(product, team);
-    }
   }
-  apply(factors, q_.data, alpha);
+  apply({wide, wide, half, team}, q_);
   return true;
 }
 
 bool NewtonSchulzEngine::iterate(const NewtonSchulzPlan& plan, ThreadTeam& team) {
-  const std::size_t steps = plan.coefficients.size();
   effective_rank_ = 0;
-  if (plan.form != NewtonSchulzForm::kGram) {
-    for (std::size_t step = 0; step < steps; ++step) {
-      if (!step_direct(plan, step, team)) {
-        return false;
-      }
-    }
-  } else {
-    std::size_t begin = 0;
-    for (std::size_t i = 0; begin < steps; ++i) {
-      const std::size_t end =
-          i < plan.restarts.size() ? static_cast<std::size_t>(plan.restarts[i]) : steps;
-      if (!stretch(plan, begin, end, team)) {
-        return false;
-      }
-      begin = end;
+  for (const auto& [begin, end] : stretches_of(plan)) {
+    if (!stretch(plan, begin, end, team)) {
+      return false;
     }
   }
-  const double largest = kRangeSlack * plan.envelope[steps];
+  const double largest = kRangeSlack * plan.envelope.back();
   return squared_norm() <= largest * largest * static_cast<double>(x_.rows);
 }
 
-// E |(XX^T - I) z|^2 = |XX^T - I|_F^2 for random signs z.
-double NewtonSchulzEngine::orthogonality_error() {
+Probes NewtonSchulzEngine::probe() {
   constexpr std::uint64_t kSeed = 0x6f7274686f;
+  constexpr auto kCount = static_cast<std::size_t>(kProbes);
   const GemmTable& table = products_.table();
-  const auto probes = static_cast<std::size_t>(kProbes);
   float* y = probes_.reserve(kProbes * x_.cols);
   std::fill_n(y, kProbes * x_.cols, 0.0F);
-  const auto signs_of = [](std::int64_t row, float* signs) {
+  const auto signs_of = [](std::int64_t row) {
     const auto block = philox(kSeed, 0, static_cast<std::uint64_t>(row));
-    for (std::size_t p = 0; p < static_cast<std::size_t>(kProbes); ++p) {
-      signs[p] = (block[p] & 1U) != 0 ? 1.0F : -1.0F;
-    }
+    std::array<float, kCount> signs{};
+    std::transform(block.begin(), block.end(), signs.begin(), [](std::uint32_t bits) {
+      return (bits & 1U) != 0 ? 1.0F : -1.0F;
+    });
+    return signs;
   };
-  std::array<float, kProbes> signs{};
-  std::array<float, kProbes> dots{};
   for (std::int64_t i = 0; i < x_.rows; ++i) {
-    signs_of(i, signs.data());
-    table.probe_add(x_.row(i), x_.cols, signs.data(), y);
+    table.probe_add(x_.row(i), x_.cols, signs_of(i).data(), y);
   }
-  double sum = 0;
+  double error = 0;
+  std::array<double, kCount> squares{};
   for (std::int64_t i = 0; i < x_.rows; ++i) {
-    signs_of(i, signs.data());
+    const auto signs = signs_of(i);
+    std::array<float, kCount> dots{};
     table.probe_dot(x_.row(i), x_.cols, y, dots.data());
-    for (std::size_t p = 0; p < probes; ++p) {
-      const double difference = static_cast<double>(dots[p]) - static_cast<double>(signs[p]);
-      sum += difference * difference;
+    for (std::size_t p = 0; p < kCount; ++p) {
+      const auto dot = static_cast<double>(dots[p]);
+      const double difference = dot - static_cast<double>(signs[p]);
+      error += difference * difference;
+      squares[p] += dot * dot;
     }
   }
-  return std::sqrt(sum / static_cast<double>(kProbes * x_.rows));
+  Probes probes;
+  probes.orthogonality_error = std::sqrt(error / static_cast<double>(kProbes * x_.rows));
+  for (std::size_t p = 0; p < kCount; ++p) {
+    const float* first = y + static_cast<std::int64_t>(p) * x_.cols;
+    const double below = norm_and_nonfinite({first, static_cast<std::size_t>(x_.cols)}).squared_sum;
+    const double ratio = below > 0 ? std::sqrt(squares[p] / below) : 0.0;
+    probes.largest = ratio <= probes.largest ? probes.largest : ratio;  // NaN is kept
+  }
+  return probes;
 }
 
 NewtonSchulzReport NewtonSchulzEngine::run(
@@ -289,8 +306,13 @@ NewtonSchulzReport NewtonSchulzEngine::run(
   }
   load(x, rows, cols, 1 / report.input_norm);
   bool sane = iterate(plan, team);
-  if (!sane &&
-      (plan.precision == MatrixPrecision::kBFloat16 || plan.form == NewtonSchulzForm::kGram)) {
+  const bool risky =
+      plan.precision == MatrixPrecision::kBFloat16 || plan.form == NewtonSchulzForm::kGram;
+  Probes probes;
+  if (sane && (risky || plan.diagnostics)) {
+    probes = probe();
+  }
+  if (risky && !(sane && probes.largest <= kRangeSlack * plan.envelope.back())) {
     NewtonSchulzPlan safe = plan;
     safe.precision = MatrixPrecision::kFloat32;
     safe.form = NewtonSchulzForm::kSymmetric;
@@ -298,14 +320,17 @@ NewtonSchulzReport NewtonSchulzEngine::run(
     load(x, rows, cols, 1 / report.input_norm);
     sane = iterate(safe, team);
     report.recomputed = true;
+    if (plan.diagnostics) {
+      probes = probe();
+    }
   }
   report.nonfinite = !sane && !std::isfinite(squared_norm());
   if (plan.diagnostics) {
     if (plan.coefficients.empty()) {
-      gram({PanelType::kFloat32, true, team});
+      gram({PanelType::kFloat32, PanelType::kFloat32, true, team});
     }
     report.effective_rank = effective_rank_;
-    report.orthogonality_error = orthogonality_error();
+    report.orthogonality_error = probes.orthogonality_error;
   }
   store(x, rows, cols);
   return report;

@@ -31,91 +31,122 @@ double product_seconds(double m, double n, double k, bool symmetric, const Rates
          elements * blocks * kTileSeconds + (symmetric ? m * m / 2 * kMirrorSeconds : 0);
 }
 
-// Products of each kind.
-struct Counts {
-  double gram{0};       // XX^T
-  double symmetric{0};  // m x m x m
-  double apply{0};      // [m, m] [m, n]
-};
+const Rates& rates_of(bool rounds) {
+  return rounds ? kBFloat16Rates : kFloat32Rates;
+}
 
-Counts count_products(
-    NewtonSchulzForm form,
-    std::span<const NewtonSchulzStep> coefficients,
-    std::span<const int> restarts) {
-  const auto steps = static_cast<double>(coefficients.size());
-  const auto quintic = static_cast<double>(std::count_if(
-      coefficients.begin(), coefficients.end(), [](const auto& step) { return step[2] != 0; }));
-  if (form != NewtonSchulzForm::kGram) {
-    return {steps, quintic, steps};
+// Steps after which the slope at 0 of the rest of the schedule is small enough for bf16. Rounding
+// leaves about 1e-5 in directions where X is 0 (second order, docs/kernels.md).
+int exact_steps_of(std::span<const NewtonSchulzStep> coefficients) {
+  constexpr double kSlope = 5e3;
+  double slope = 1;
+  auto steps = static_cast<int>(coefficients.size());
+  while (steps > 0 && slope * coefficients[static_cast<std::size_t>(steps) - 1][0] <= kSlope) {
+    --steps;
+    slope *= coefficients[static_cast<std::size_t>(steps)][0];
   }
-  // bR + cR^2 in every step; in all but the first of a stretch Q, in all but the last R, twice.
-  const auto stretches = static_cast<double>(restarts.size()) + (steps > 0 ? 1 : 0);
-  return {stretches, quintic + 3 * (steps - stretches), stretches};
+  return steps;
+}
+
+NewtonSchulzPlan plan_in_form(const NewtonSchulzOptions& options, NewtonSchulzForm form) {
+  NewtonSchulzPlan plan;
+  plan.coefficients.assign(options.coefficients.begin(), options.coefficients.end());
+  plan.precision = options.precision;
+  plan.form = form;
+  if (form == NewtonSchulzForm::kGram) {
+    plan.restarts = place_restarts(options.coefficients, options.precision);
+  }
+  plan.exact_steps = exact_steps_of(options.coefficients);
+  plan.diagnostics = options.diagnostics;
+  return plan;
+}
+
+NewtonSchulzPlan choose_plan(
+    std::int64_t rows, std::int64_t cols, const NewtonSchulzOptions& options) {
+  if (options.form != NewtonSchulzForm::kAuto) {
+    return plan_in_form(options, options.form);
+  }
+  NewtonSchulzPlan symmetric = plan_in_form(options, NewtonSchulzForm::kSymmetric);
+  NewtonSchulzPlan gram = plan_in_form(options, NewtonSchulzForm::kGram);
+  const bool faster = newton_schulz_seconds(gram, rows, cols) <
+                      kWorthwhile * newton_schulz_seconds(symmetric, rows, cols);
+  return faster ? gram : symmetric;
+}
+
+// 2 m^3 of a product between matrices of the short side, or half.
+double cubic_flops(const NewtonSchulzPlan& plan, double m) {
+  const auto cubic = static_cast<double>(std::count_if(
+      plan.coefficients.begin(), plan.coefficients.end(), [](const auto& s) { return s[2] == 0; }));
+  return cubic * (plan.form == NewtonSchulzForm::kStandard ? 2 : 1) * m * m * m;
 }
 
 }  // namespace
 
-double newton_schulz_seconds(
-    NewtonSchulzForm form,
-    std::int64_t rows,
-    std::int64_t cols,
-    std::span<const NewtonSchulzStep> coefficients,
-    std::span<const int> restarts,
-    MatrixPrecision precision) {
+bool rounds_wide(const NewtonSchulzPlan& plan, std::size_t begin) {
+  return plan.precision == MatrixPrecision::kBFloat16 &&
+         begin >= static_cast<std::size_t>(plan.exact_steps);
+}
+
+bool rounds_small(
+    const NewtonSchulzPlan& plan, std::size_t begin, std::size_t step, std::size_t end) {
+  return rounds_wide(plan, begin) && end - step <= static_cast<std::size_t>(plan.rounded_steps);
+}
+
+std::vector<std::array<std::size_t, 2>> stretches_of(const NewtonSchulzPlan& plan) {
+  std::vector<std::array<std::size_t, 2>> stretches;
+  const std::size_t steps = plan.coefficients.size();
+  std::size_t restart = 0;
+  for (std::size_t begin = 0; begin < steps;) {
+    std::size_t end = begin + 1;
+    if (plan.form == NewtonSchulzForm::kGram) {
+      end = restart < plan.restarts.size() ? static_cast<std::size_t>(plan.restarts[restart++])
+                                           : steps;
+    }
+    stretches.push_back({begin, end});
+    begin = end;
+  }
+  return stretches;
+}
+
+double newton_schulz_seconds(const NewtonSchulzPlan& plan, std::int64_t rows, std::int64_t cols) {
   const auto m = static_cast<double>(std::min(rows, cols));
   const auto n = static_cast<double>(std::max(rows, cols));
-  const bool half = form != NewtonSchulzForm::kStandard;
-  const Rates& rates = precision == MatrixPrecision::kBFloat16 ? kBFloat16Rates : kFloat32Rates;
-  const Counts counts = count_products(form, coefficients, restarts);
-  return counts.gram * product_seconds(m, m, n, half, rates) +
-         counts.symmetric * product_seconds(m, m, m, half, rates) +
-         counts.apply * product_seconds(m, n, m, false, rates);
+  const bool half = plan.form != NewtonSchulzForm::kStandard;
+  double seconds = 0;
+  for (const auto& [begin, end] : stretches_of(plan)) {
+    const Rates& wide = rates_of(rounds_wide(plan, begin));
+    seconds += product_seconds(m, m, n, half, wide) + product_seconds(m, n, m, false, wide);
+    for (std::size_t step = begin; step < end; ++step) {
+      // bR + cR^2 in every step; Q in all but the first, R in all but the last, twice.
+      const int products = (plan.coefficients[step][2] != 0 ? 1 : 0) + (step > begin ? 1 : 0) +
+                           (step + 1 < end ? 2 : 0);
+      const Rates& small = rates_of(rounds_small(plan, begin, step, end));
+      seconds += products * product_seconds(m, m, m, half, small);
+    }
+  }
+  return seconds;
 }
 
 NewtonSchulzChoice choose_newton_schulz(
     std::int64_t rows, std::int64_t cols, const NewtonSchulzOptions& options) {
+  const NewtonSchulzPlan plan = choose_plan(rows, cols, options);
   NewtonSchulzChoice choice;
-  const auto seconds = [&](NewtonSchulzForm form, std::span<const int> restarts) {
-    return newton_schulz_seconds(
-        form, rows, cols, options.coefficients, restarts, options.precision);
-  };
-  std::vector<int> restarts = place_restarts(options.coefficients, options.precision);
-  choice.form = options.form;
-  if (options.form == NewtonSchulzForm::kAuto) {
-    const bool gram = seconds(NewtonSchulzForm::kGram, restarts) <
-                      kWorthwhile * seconds(NewtonSchulzForm::kSymmetric, {});
-    choice.form = gram ? NewtonSchulzForm::kGram : NewtonSchulzForm::kSymmetric;
-  }
-  if (choice.form == NewtonSchulzForm::kGram) {
-    choice.restarts = std::move(restarts);
-  }
-  choice.seconds = seconds(choice.form, choice.restarts);
+  choice.form = plan.form;
+  choice.restarts = plan.restarts;
+  choice.seconds = newton_schulz_seconds(plan, rows, cols);
   choice.flops = newton_schulz_flops(
-      choice.form,
-      rows,
-      cols,
-      static_cast<int>(options.coefficients.size()),
-      static_cast<int>(choice.restarts.size()));
-  // Cubic steps have no A^2.
-  const auto m = static_cast<double>(std::min(rows, cols));
-  const auto cubic = std::count_if(
-      options.coefficients.begin(), options.coefficients.end(), [](const NewtonSchulzStep& step) {
-        return step[2] == 0;
-      });
-  choice.flops -=
-      static_cast<double>(cubic) * (choice.form == NewtonSchulzForm::kStandard ? 2 : 1) * m * m * m;
+                     plan.form,
+                     rows,
+                     cols,
+                     static_cast<int>(plan.coefficients.size()),
+                     static_cast<int>(plan.restarts.size())) -
+                 cubic_flops(plan, static_cast<double>(std::min(rows, cols)));
   return choice;
 }
 
 NewtonSchulzPlan plan_newton_schulz(
     std::int64_t rows, std::int64_t cols, const NewtonSchulzOptions& options) {
-  NewtonSchulzChoice choice = choose_newton_schulz(rows, cols, options);
-  NewtonSchulzPlan plan;
-  plan.coefficients.assign(options.coefficients.begin(), options.coefficients.end());
-  plan.precision = options.precision;
-  plan.form = choice.form;
-  plan.restarts = std::move(choice.restarts);
-  plan.diagnostics = options.diagnostics;
+  NewtonSchulzPlan plan = choose_plan(rows, cols, options);
   plan.envelope = newton_schulz_envelope(options.coefficients);
   return plan;
 }

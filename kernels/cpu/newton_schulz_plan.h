@@ -14,6 +14,13 @@ namespace muster::kernels {
 struct NewtonSchulzPlan {
   std::vector<NewtonSchulzStep> coefficients;
   MatrixPrecision precision{MatrixPrecision::kFloat32};
+  // In bf16 the Gram form rounds the small matrices in the last so many steps of a stretch only: an
+  // error of an earlier one is multiplied too often (docs/kernels.md has what that costs and
+  // saves).
+  int rounded_steps{2};
+  // And no product of the first so many steps in any form: what the remaining steps make of noise
+  // in a direction where X is 0 would be as large as the result.
+  int exact_steps{0};
   NewtonSchulzForm form{NewtonSchulzForm::kSymmetric};
   std::vector<int> restarts;  // of the Gram form, ascending, each in [1, steps)
   bool diagnostics{true};
@@ -39,13 +46,17 @@ struct NewtonSchulzPlan {
 [[nodiscard]] std::vector<double> newton_schulz_envelope(
     std::span<const NewtonSchulzStep> coefficients);
 
-// Estimated seconds on one thread; `restarts` counts for the Gram form only.
+// Whether products with X, and those between matrices of the short side, round their operands: of
+// the stretch that begins after `begin` steps and of its step `step` (0-based).
+[[nodiscard]] bool rounds_wide(const NewtonSchulzPlan& plan, std::size_t begin);
+[[nodiscard]] bool rounds_small(
+    const NewtonSchulzPlan& plan, std::size_t begin, std::size_t step, std::size_t end);
+
+// The stretches between restarts as [begin, end); every step is one in the direct forms.
+[[nodiscard]] std::vector<std::array<std::size_t, 2>> stretches_of(const NewtonSchulzPlan& plan);
+
+// Estimated seconds on one thread.
 [[nodiscard]] double newton_schulz_seconds(
-    NewtonSchulzForm form,
-    std::int64_t rows,
-    std::int64_t cols,
-    std::span<const NewtonSchulzStep> coefficients,
-    std::span<const int> restarts,
-    MatrixPrecision precision);
+    const NewtonSchulzPlan& plan, std::int64_t rows, std::int64_t cols);
 
 }  // namespace muster::kernels
