@@ -9,18 +9,21 @@
 namespace muster::optimizer {
 namespace {
 
-void add_report(GroupUpdateStatistics& group, const kernels::NewtonSchulzReport& report) {
+void add_report(
+    GroupUpdateStatistics& group,
+    const kernels::NewtonSchulzReport& report,
+    std::int64_t short_side) {
   group.recomputed_blocks += report.recomputed ? 1 : 0;
   if (report.nonfinite) {
     ++group.nonfinite_blocks;
     return;
   }
-  group.effective_rank_min = group.block_count == 0
-                                 ? report.effective_rank
-                                 : std::min(group.effective_rank_min, report.effective_rank);
+  const double rank = report.effective_rank / static_cast<double>(short_side);
+  group.effective_rank_min =
+      group.block_count == 0 ? rank : std::min(group.effective_rank_min, rank);
   ++group.block_count;
   group.direction_norm_sum += report.input_norm;
-  group.effective_rank_sum += report.effective_rank;
+  group.effective_rank_sum += rank;
   group.orthogonality_error_sum += report.orthogonality_error;
   group.orthogonality_error_max =
       std::max(group.orthogonality_error_max, report.orthogonality_error);
@@ -103,7 +106,9 @@ void Orthogonaliser::run_batch(
     const WorkMatrix& matrix = *blocks[index].matrix;
     if (matrix.counts) {
       add_report(
-          statistics[static_cast<std::size_t>(matrix.parameter->group_index)], reports_[index]);
+          statistics[static_cast<std::size_t>(matrix.parameter->group_index)],
+          reports_[index],
+          std::min(blocks[index].block->rows, matrix.parameter->cols));
     }
   }
   calls_ += static_cast<std::int64_t>(blocks.size());
