@@ -49,12 +49,33 @@ Status Runtime::restore_here(TrainerState& trainer) {
       const RestoredState restored,
       distribute_state(
           *pieces, identity.rank.value(), parts_.options.world_size, parts_.optimizer, trainer));
-  state_ = restored.shared;
+  MUSTER_RETURN_IF_ERROR(adopt(restored.shared));
   resumed_from_ = pieces->generation().value();
   const std::int64_t total = parts_.options.total_steps;
   ending_ = total > 0 && state_.step >= total ? Ending::kFinished : Ending::kContinue;
   if (parts_.telemetry != nullptr) {
     parts_.telemetry->restored(restored.known_epoch, state_.last_applied_command);
+  }
+  return {};
+}
+
+// The shared history of a checkpoint under this launch's settings.
+Status Runtime::adopt(const SharedState& restored) {
+  if (restored.qk_clip_threshold > 0.0 && !decide_options_.qk_clip_obstacle.empty()) {
+    return failed_precondition(
+        "the checkpoint was saved with a QK-clip threshold of " +
+        std::to_string(restored.qk_clip_threshold) + ", but: " + decide_options_.qk_clip_obstacle);
+  }
+  const optimizer::GuardState fresh = state_.guard;
+  state_ = restored;
+  // The parameters' dtype may have changed: a scale that was never used, or is of no use any more,
+  // starts afresh.
+  const bool saved_with_fp16 = restored.guard.hysteresis_left != 0 ||
+                               restored.guard.clean_steps != 0 || restored.guard.loss_scale != 1.0;
+  if (!decide_options_.loss_scale || !saved_with_fp16) {
+    state_.guard.loss_scale = fresh.loss_scale;
+    state_.guard.clean_steps = fresh.clean_steps;
+    state_.guard.hysteresis_left = fresh.hysteresis_left;
   }
   return {};
 }

@@ -1,9 +1,12 @@
 // Building an agent: checks the settings against the world, opens the writer and the uplink.
 #include "src/runtime.h"
+#include "src/shared_state_text.h"
 
 #include <muster/common/hash.h>
 
+#include <algorithm>
 #include <array>
+#include <string>
 #include <utility>
 
 namespace muster::agent {
@@ -30,21 +33,11 @@ Status check_world(const AgentOptions& options, const comm::Communicator& world)
   return {};
 }
 
-Status check_model(const ModelInfo& model, optimizer::Optimizer& optimizer) {
+Status check_model(const ModelInfo& model) {
   for (const optimizer::AttentionLayer& layer : model.attention) {
-    for (const std::string& name : {layer.query_parameter, layer.key_parameter}) {
-      const optimizer::Parameter* parameter = optimizer.find(name);
-      if (parameter == nullptr) {
-        return not_found(
-            "attention layer " + std::to_string(layer.layer) + " names parameter '" + name +
-            "', which the optimizer does not have");
-      }
-      const std::int64_t rows = std::int64_t{layer.heads} * layer.head_dim;
-      if (parameter->spec.shape.size() != 2 || parameter->spec.shape[0] != rows) {
-        return invalid_argument(
-            "parameter '" + name + "' must have " + std::to_string(rows) +
-            " rows, heads times head_dim of attention layer " + std::to_string(layer.layer));
-      }
+    if (layer.heads < 1) {
+      return invalid_argument(
+          "attention layer " + std::to_string(layer.layer) + " needs at least one head");
     }
   }
   for (const int experts : model.experts_per_layer) {
@@ -53,6 +46,48 @@ Status check_model(const ModelInfo& model, optimizer::Optimizer& optimizer) {
     }
   }
   return {};
+}
+
+// Why some attention layer cannot be scaled; a success when all can.
+Status check_qk_clip(const ModelInfo& model, optimizer::Optimizer& optimizer) {
+  for (const optimizer::AttentionLayer& layer : model.attention) {
+    MUSTER_RETURN_IF_ERROR(
+        optimizer::check_attention_layer(layer, optimizer).context("QK-clip is not possible"));
+  }
+  return {};
+}
+
+bool has_fp16(optimizer::Optimizer& optimizer) {
+  const auto parameters = optimizer.parameters();
+  return std::any_of(parameters.begin(), parameters.end(), [](const auto& parameter) {
+    return parameter.spec.dtype == optimizer::FloatType::kFloat16;
+  });
+}
+
+// Everything of a layer that the scaling depends on, so that ranks cannot scale differently.
+std::string text_of(const optimizer::AttentionLayer& layer) {
+  std::string text;
+  for (const std::int64_t value :
+       {std::int64_t{layer.layer},
+        std::int64_t{layer.heads},
+        std::int64_t{layer.head_dim},
+        static_cast<std::int64_t>(layer.kind),
+        std::int64_t{layer.key_heads},
+        static_cast<std::int64_t>(layer.grouped_clip),
+        layer.query_row_begin,
+        layer.key_row_begin,
+        layer.group_stride,
+        std::int64_t{layer.nope_dim},
+        std::int64_t{layer.rope_dim},
+        std::int64_t{layer.value_dim},
+        std::int64_t{layer.qk_norm ? 1 : 0}}) {
+    text += std::to_string(value) + ' ';
+  }
+  for (const std::string& name :
+       {layer.query_parameter, layer.key_parameter, layer.query_bias, layer.key_bias}) {
+    text += name + ' ';
+  }
+  return text + exact_text(layer.alpha) + '\n';
 }
 
 const Clock& clock_of(const AgentOptions& options) {
@@ -68,9 +103,18 @@ Expected<std::unique_ptr<Agent>> Agent::join(
     optimizer::Optimizer& optimizer,
     ModelInfo model) {
   MUSTER_RETURN_IF_ERROR(check_world(options, world));
-  MUSTER_RETURN_IF_ERROR(check_model(model, optimizer));
+  MUSTER_RETURN_IF_ERROR(check_model(model));
+  const Status qk_clip = check_qk_clip(model, optimizer);
+  if (options.qk_clip_threshold > 0) {
+    MUSTER_RETURN_IF_ERROR(qk_clip);
+  }
   const Clock& clock = clock_of(options);
-  MetricCatalog catalog{model, groups_of(optimizer), world.rank() == 0};
+  MetricCatalog catalog{
+      model,
+      groups_of(optimizer),
+      {world.rank() == 0,
+       !optimizer.options().clipping.groups.empty(),
+       optimizer.options().statistics}};
   MUSTER_ASSIGN_OR_RETURN(auto saver, Saver::create(options));
   MUSTER_ASSIGN_OR_RETURN(auto telemetry, make_telemetry(options, catalog.schema(), clock));
   auto runtime = std::make_unique<Runtime>(Runtime::Parts{
@@ -81,7 +125,8 @@ Expected<std::unique_ptr<Agent>> Agent::join(
       clock,
       std::move(catalog),
       std::move(saver),
-      std::move(telemetry)});
+      std::move(telemetry),
+      qk_clip.message()});
   MUSTER_RETURN_IF_ERROR(runtime->check_equal_settings());
   return std::unique_ptr<Agent>{std::move(runtime)};
 }
@@ -89,7 +134,15 @@ Expected<std::unique_ptr<Agent>> Agent::join(
 Runtime::Runtime(Parts parts)
     : parts_(std::move(parts)),
       layout_(layout_of(parts_.model, parts_.optimizer.group_names().size())) {
-  decide_options_.clip_norm = parts_.optimizer.options().clip_norm;
+  const optimizer::OptimizerOptions& settings = parts_.optimizer.options();
+  decide_options_.clip_norm = settings.clip_norm;
+  decide_options_.clipping = settings.clipping;
+  decide_options_.group_names = parts_.optimizer.group_names();
+  decide_options_.qk_clip_obstacle = parts_.qk_clip_obstacle;
+  if (has_fp16(parts_.optimizer)) {
+    decide_options_.loss_scale = settings.loss_scale;
+    optimizer::start_loss_scale(settings.loss_scale, state_.guard);
+  }
   decide_options_.checkpoint_interval = parts_.options.checkpoint_interval;
   decide_options_.total_steps = parts_.options.total_steps;
   decide_options_.checkpoints_enabled = !parts_.options.checkpoint_root.empty();
@@ -113,17 +166,24 @@ Runtime::~Runtime() {
 }
 
 Status Runtime::check_equal_settings() {
-  std::vector<double> settings{
-      static_cast<double>(layout_.groups),
-      decide_options_.clip_norm,
-      static_cast<double>(decide_options_.checkpoint_interval),
-      static_cast<double>(decide_options_.total_steps),
-      decide_options_.checkpoints_enabled ? 1.0 : 0.0,
-      static_cast<double>(parts_.options.digest_interval),
-      parts_.options.qk_clip_threshold};
-  settings.insert(settings.end(), layout_.heads.begin(), layout_.heads.end());
-  settings.push_back(-1.0);
-  settings.insert(settings.end(), layout_.experts.begin(), layout_.experts.end());
+  std::string settings;
+  for (const double value :
+       {static_cast<double>(layout_.groups),
+        decide_options_.clip_norm,
+        static_cast<double>(decide_options_.checkpoint_interval),
+        static_cast<double>(decide_options_.total_steps),
+        decide_options_.checkpoints_enabled ? 1.0 : 0.0,
+        static_cast<double>(parts_.options.digest_interval),
+        parts_.options.qk_clip_threshold,
+        state_.guard.loss_scale}) {
+    settings += exact_text(value) + ' ';
+  }
+  for (const optimizer::AttentionLayer& layer : parts_.model.attention) {
+    settings += text_of(layer);
+  }
+  for (const int experts : layout_.experts) {
+    settings += std::to_string(experts) + ' ';
+  }
   const auto digest = static_cast<double>(hash64(std::as_bytes(std::span{settings})) >> 12U);
   std::array<double, 2> range{digest, -digest};
   MUSTER_RETURN_IF_ERROR(

@@ -13,9 +13,9 @@ namespace muster::agent {
 namespace {
 
 constexpr std::size_t kSumScalars = 3;
-constexpr std::size_t kSumPerGroup = 8;
+constexpr std::size_t kSumPerGroup = 19;
 constexpr std::size_t kMaxScalars = 15;
-constexpr std::size_t kMaxPerGroup = 3;
+constexpr std::size_t kMaxPerGroup = 6;
 constexpr double kAbsent = -std::numeric_limits<double>::infinity();
 
 std::size_t total(const std::vector<int>& counts) {
@@ -47,6 +47,9 @@ class LaneWriter {
     nonfinite_ = nonfinite_ || !std::isfinite(value);
     raw(std::isfinite(value) ? value : 0.0);
   }
+
+  // What is not finite is left out without a flag: see LocalLanes::update.
+  void lenient(double value) { raw(std::isfinite(value) ? value : 0.0); }
 
   // Minimum and maximum of an integer through one MAX reduction.
   template <typename T>
@@ -86,6 +89,31 @@ class LaneReader {
   std::size_t next_{0};
 };
 
+void encode_quotient_sums(const optimizer::GroupUpdateStatistics& update, LaneWriter& out) {
+  out.lenient(update.gradient_squared_sum);
+  out.lenient(update.momentum_gradient_sum);
+  out.lenient(update.second_moment_before_sum);
+  out.lenient(update.staleness_sum);
+  out.raw(as_lane(update.second_moment_tiny_count));
+  out.raw(as_lane(update.block_count));
+  out.lenient(update.direction_norm_sum);
+  out.lenient(update.effective_rank_sum);
+  out.lenient(update.orthogonality_error_sum);
+  out.raw(as_lane(update.nonfinite_blocks));
+  out.raw(as_lane(update.recomputed_blocks));
+}
+
+void encode_maxima(const optimizer::GroupUpdateStatistics& update, LaneWriter& out) {
+  out.finite(update.parameter_abs_max);
+  out.finite(update.momentum_abs_max);
+  out.finite(update.second_moment_abs_max);
+  out.lenient(update.update_abs_max);
+  out.lenient(update.orthogonality_error_max);
+  // A minimum as a negative maximum; a rank without blocks has none.
+  const bool known = update.block_count > 0 && std::isfinite(update.effective_rank_min);
+  out.raw(known ? -update.effective_rank_min : kAbsent);
+}
+
 void encode_sums(const LaneLayout& layout, const LocalLanes& lanes, LaneWriter& out) {
   out.finite(lanes.loss_sum);
   out.finite(lanes.token_count);
@@ -100,6 +128,7 @@ void encode_sums(const LaneLayout& layout, const LocalLanes& lanes, LaneWriter& 
     out.finite(update.momentum_sum);
     out.finite(update.second_moment_sum);
     out.finite(update.second_moment_squared_sum);
+    encode_quotient_sums(update, out);
   }
   for (std::size_t layer = 0; layer < layout.experts.size(); ++layer) {
     for (std::size_t e = 0; e < static_cast<std::size_t>(layout.experts[layer]); ++e) {
@@ -188,9 +217,7 @@ void encode(
   MUSTER_CHECK(out.position() + 3 == kMaxScalars, "kMaxScalars counts the lanes above");
   for (std::size_t g = 0; g < layout.groups; ++g) {
     const auto update = lanes.update.empty() ? optimizer::GroupUpdateStatistics{} : lanes.update[g];
-    out.finite(update.parameter_abs_max);
-    out.finite(update.momentum_abs_max);
-    out.finite(update.second_moment_abs_max);
+    encode_maxima(update, out);
   }
   const bool nonfinite_logit = encode_logits(layout, lanes, out);
   const bool nonfinite_loss = !std::isfinite(lanes.loss_sum) || !std::isfinite(lanes.local_loss);
@@ -216,6 +243,17 @@ void decode_sums(const LaneLayout& layout, LaneReader& in, ReducedLanes& out) {
     update.momentum_sum = in.next();
     update.second_moment_sum = in.next();
     update.second_moment_squared_sum = in.next();
+    update.gradient_squared_sum = in.next();
+    update.momentum_gradient_sum = in.next();
+    update.second_moment_before_sum = in.next();
+    update.staleness_sum = in.next();
+    update.second_moment_tiny_count = in.integer();
+    update.block_count = in.integer();
+    update.direction_norm_sum = in.next();
+    update.effective_rank_sum = in.next();
+    update.orthogonality_error_sum = in.next();
+    update.nonfinite_blocks = in.integer();
+    update.recomputed_blocks = in.integer();
   }
   for (const int experts : layout.experts) {
     std::vector<double>& row = out.expert_counts.emplace_back(static_cast<std::size_t>(experts));
@@ -251,6 +289,10 @@ ReducedLanes decode(
     update.parameter_abs_max = in.next();
     update.momentum_abs_max = in.next();
     update.second_moment_abs_max = in.next();
+    update.update_abs_max = in.next();
+    update.orthogonality_error_max = in.next();
+    const double rank_min = -in.next();
+    update.effective_rank_min = std::isfinite(rank_min) ? rank_min : 0.0;
   }
   for (const int heads : layout.heads) {
     std::vector<double>& row = out.max_logits.emplace_back(static_cast<std::size_t>(heads));

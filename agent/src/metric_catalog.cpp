@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
+#include <limits>
+#include <optional>
 #include <string_view>
 
 namespace muster::agent {
@@ -17,6 +20,7 @@ constexpr std::array kFamilies{
     MetricFamily{"train_loss_local_max_nats", "nats", kInstant, kJob},
     MetricFamily{"train_grad_norm", "1", kInstant, kJob},
     MetricFamily{"train_grad_clip_ratio", "ratio", kRatio, kJob},
+    MetricFamily{"train_loss_scale", "1", kInstant, kJob},
     MetricFamily{"train_nonfinite_count", "count", kDelta, kJob},
     MetricFamily{"train_lr", "1", kInstant, kJob},
     MetricFamily{"train_tokens", "tokens", kDelta, kJob},
@@ -26,6 +30,7 @@ constexpr std::array kFamilies{
     MetricFamily{"train_moe_maxvio_ratio", "ratio", kRatio, kJob},
     MetricFamily{"train_moe_expert_tokens", "tokens", kDelta, kJob},
     MetricFamily{"train_update_rms", "1", kInstant, kJob},
+    MetricFamily{"train_update_abs_max", "1", kInstant, kJob},
     MetricFamily{"train_update_param_ratio", "ratio", kRatio, kJob},
     MetricFamily{"train_param_norm", "1", kInstant, kJob},
     MetricFamily{"train_param_abs_max", "1", kInstant, kJob},
@@ -33,9 +38,21 @@ constexpr std::array kFamilies{
     MetricFamily{"train_momentum_abs_max", "1", kInstant, kJob},
     MetricFamily{"train_momentum_mean", "1", kInstant, kJob},
     MetricFamily{"train_momentum_variance", "1", kInstant, kJob},
+    MetricFamily{"train_momentum_gradient_cosine", "1", kInstant, kJob},
     MetricFamily{"train_adam_v_mean", "1", kInstant, kJob},
     MetricFamily{"train_adam_v_variance", "1", kInstant, kJob},
     MetricFamily{"train_adam_v_abs_max", "1", kInstant, kJob},
+    MetricFamily{"train_adam_v_tiny_ratio", "ratio", kRatio, kJob},
+    MetricFamily{"train_adam_v_decay_saturation", "1", kInstant, kJob},
+    MetricFamily{"train_adam_rms_t", "1", kInstant, kJob},
+    MetricFamily{"train_adam_staleness_ratio", "ratio", kRatio, kJob},
+    MetricFamily{"train_muon_direction_norm", "1", kInstant, kJob},
+    MetricFamily{"train_muon_effective_rank_ratio", "ratio", kRatio, kJob},
+    MetricFamily{"train_muon_effective_rank_min_ratio", "ratio", kRatio, kJob},
+    MetricFamily{"train_muon_orthogonality_error", "1", kInstant, kJob},
+    MetricFamily{"train_muon_orthogonality_error_max", "1", kInstant, kJob},
+    MetricFamily{"train_muon_nonfinite_blocks", "count", kDelta, kJob},
+    MetricFamily{"train_muon_recomputed_blocks", "count", kDelta, kJob},
     MetricFamily{"train_qkclip_heads", "count", kDelta, kJob},
     MetricFamily{"train_step_seconds", "seconds", kInstant, kRank},
     MetricFamily{"train_phase_seconds", "seconds", kInstant, kRank},
@@ -51,24 +68,57 @@ std::span<const MetricFamily> metric_families() {
   return kFamilies;
 }
 
+namespace {
+
+// beta2 of a rule's v; nothing for rules without.
+std::optional<double> beta2_of(optimizer::Rule rule, const optimizer::OptimizerOptions& options) {
+  switch (rule) {
+    case optimizer::Rule::kAdamW:
+      return options.adamw.beta2;
+    case optimizer::Rule::kAdam:
+      return options.adam.beta2;
+    case optimizer::Rule::kRmsProp:
+      return options.rmsprop.alpha;
+    case optimizer::Rule::kMuon:
+    case optimizer::Rule::kSgd:
+    case optimizer::Rule::kMomentum:
+      break;
+  }
+  return std::nullopt;
+}
+
+bool has_momentum(optimizer::Rule rule) {
+  return rule != optimizer::Rule::kSgd && rule != optimizer::Rule::kRmsProp;
+}
+
+}  // namespace
+
 std::vector<GroupInfo> groups_of(optimizer::Optimizer& optimizer) {
   std::vector<GroupInfo> groups;
   for (const std::string& name : optimizer.group_names()) {
-    groups.push_back({name, false});
+    groups.push_back({name, false, false, false, 0});
   }
   for (const optimizer::Parameter& parameter : optimizer.parameters()) {
-    if (parameter.route.rule == optimizer::Rule::kAdamW) {
-      groups[static_cast<std::size_t>(parameter.group_index)].has_second_moment = true;
+    GroupInfo& group = groups[static_cast<std::size_t>(parameter.group_index)];
+    const optimizer::Rule rule = parameter.route.rule;
+    group.has_momentum = group.has_momentum || has_momentum(rule);
+    group.has_blocks = group.has_blocks || rule == optimizer::Rule::kMuon;
+    if (const auto beta2 = beta2_of(rule, optimizer.options())) {
+      const bool differs = group.has_second_moment && group.beta2 != *beta2;
+      group.beta2 = differs ? std::numeric_limits<double>::quiet_NaN() : *beta2;
+      group.has_second_moment = true;
     }
   }
   return groups;
 }
 
-MetricCatalog::MetricCatalog(const ModelInfo& model, std::vector<GroupInfo> groups, bool job_scope)
-    : groups_(std::move(groups)), job_scope_(job_scope) {
-  if (job_scope_) {
+MetricCatalog::MetricCatalog(const ModelInfo& model, std::vector<GroupInfo> groups, Scope scope)
+    : groups_(std::move(groups)), scope_(scope) {
+  if (scope_.job) {
     add_job_metrics(model);
-    add_group_metrics();
+    for (const GroupInfo& group : groups_) {
+      add_group_metrics(group);
+    }
     add("train_qkclip_heads");
   }
   add("train_step_seconds");
@@ -103,6 +153,7 @@ void MetricCatalog::add_job_metrics(const ModelInfo& model) {
   add("train_loss_local_max_nats");
   add("train_grad_norm");
   add("train_grad_clip_ratio");
+  add("train_loss_scale");
   add("train_nonfinite_count");
   add("train_lr");
   add("train_tokens");
@@ -121,25 +172,52 @@ void MetricCatalog::add_job_metrics(const ModelInfo& model) {
   }
 }
 
-void MetricCatalog::add_group_metrics() {
-  for (const GroupInfo& group : groups_) {
-    for (const char* name :
-         {"train_grad_norm",
-          "train_update_rms",
-          "train_update_param_ratio",
-          "train_param_norm",
-          "train_param_abs_max",
-          "train_momentum_norm",
-          "train_momentum_abs_max",
-          "train_momentum_mean",
-          "train_momentum_variance"}) {
+void MetricCatalog::add_group_metrics(const GroupInfo& group) {
+  const auto add_all = [&](std::initializer_list<const char*> names) {
+    for (const char* name : names) {
       add(name, group.name);
     }
-    if (group.has_second_moment) {
-      add("train_adam_v_mean", group.name);
-      add("train_adam_v_variance", group.name);
-      add("train_adam_v_abs_max", group.name);
-    }
+  };
+  add("train_grad_norm", group.name);
+  if (scope_.clips_groups) {
+    add("train_grad_clip_ratio", group.name);
+  }
+  if (!scope_.statistics) {
+    return;
+  }
+  add_all(
+      {"train_update_rms",
+       "train_update_abs_max",
+       "train_update_param_ratio",
+       "train_param_norm",
+       "train_param_abs_max"});
+  if (group.has_momentum) {
+    add_all(
+        {"train_momentum_norm",
+         "train_momentum_abs_max",
+         "train_momentum_mean",
+         "train_momentum_variance",
+         "train_momentum_gradient_cosine"});
+  }
+  if (group.has_second_moment) {
+    add_all(
+        {"train_adam_v_mean",
+         "train_adam_v_variance",
+         "train_adam_v_abs_max",
+         "train_adam_v_tiny_ratio",
+         "train_adam_v_decay_saturation",
+         "train_adam_rms_t",
+         "train_adam_staleness_ratio"});
+  }
+  if (group.has_blocks) {
+    add_all(
+        {"train_muon_direction_norm",
+         "train_muon_effective_rank_ratio",
+         "train_muon_effective_rank_min_ratio",
+         "train_muon_orthogonality_error",
+         "train_muon_orthogonality_error_max",
+         "train_muon_nonfinite_blocks",
+         "train_muon_recomputed_blocks"});
   }
 }
 

@@ -25,10 +25,13 @@ struct MetricFamily {
 // Every family an agent can publish, in the order of docs/metrics.md.
 [[nodiscard]] std::span<const MetricFamily> metric_families();
 
-// A norm and statistics group of the optimizer.
+// A norm and statistics group of the optimizer, and what the rules of its parameters keep.
 struct GroupInfo {
   std::string name;
-  bool has_second_moment{false};  // Some parameter of it is updated by AdamW.
+  bool has_second_moment{false};  // Some parameter of it has a v.
+  bool has_momentum{true};        // Some parameter of it has an m or a momentum.
+  bool has_blocks{false};         // Some parameter of it is orthogonalised.
+  double beta2{0};                // Of its v; NaN when its rules have different ones.
 };
 
 [[nodiscard]] std::vector<GroupInfo> groups_of(optimizer::Optimizer& optimizer);
@@ -47,8 +50,13 @@ struct StepFacts {
 
 class MetricCatalog {
  public:
-  // `job_scope`: the job's metrics too; rank 0 sends them.
-  MetricCatalog(const ModelInfo& model, std::vector<GroupInfo> groups, bool job_scope);
+  struct Scope {
+    bool job{true};            // The job's metrics too; rank 0 sends them.
+    bool clips_groups{false};  // Some group has a limit of its own: a clip factor per group.
+    bool statistics{true};     // OptimizerOptions::statistics.
+  };
+
+  MetricCatalog(const ModelInfo& model, std::vector<GroupInfo> groups, Scope scope);
 
   [[nodiscard]] const MetricSchema& schema() const { return schema_; }
 
@@ -59,10 +67,10 @@ class MetricCatalog {
  private:
   void add(const char* name, const std::string& group = "", int layer = -1, int index = -1);
   void add_job_metrics(const ModelInfo& model);
-  void add_group_metrics();
+  void add_group_metrics(const GroupInfo& group);
 
   std::vector<GroupInfo> groups_;
-  bool job_scope_;
+  Scope scope_;
   MetricSchema schema_;
 };
 

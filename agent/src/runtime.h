@@ -28,6 +28,7 @@ class Runtime final : public Agent {
     MetricCatalog catalog;
     std::unique_ptr<Saver> saver;
     std::unique_ptr<Telemetry> telemetry;  // May be null.
+    std::string qk_clip_obstacle;          // Empty: every attention layer can be scaled.
   };
 
   explicit Runtime(Parts parts);
@@ -46,6 +47,13 @@ class Runtime final : public Agent {
   void leave() override;
   void record_max_logits(std::size_t layer_index, std::span<const float> max_logits) override;
   void record_expert_counts(std::size_t layer_index, std::span<const std::int64_t> counts) override;
+
+  void pause() override { ++evaluations_; }
+
+  void resume() override { --evaluations_; }
+
+  [[nodiscard]] double loss_scale() const override { return state_.guard.loss_scale; }
+
   [[nodiscard]] Expected<Verdict> end_step(
       double loss_sum, std::int64_t token_count, const TrainerState& trainer) override;
 
@@ -73,6 +81,9 @@ class Runtime final : public Agent {
   void drain_commands();
   [[nodiscard]] Status reduce_lanes();
   [[nodiscard]] Status update(const Verdict& verdict);
+  [[nodiscard]] Status scale_loud_heads(const Verdict& verdict);
+  [[nodiscard]] Status gather(const Verdict& verdict);
+  [[nodiscard]] Status finish_gather();
   void carry_out_checkpoint(const Verdict& verdict, const TrainerState& trainer);
   void observe(const Verdict& verdict);
   void tell(const Verdict& verdict);
@@ -81,6 +92,7 @@ class Runtime final : public Agent {
   void tell_save_outcomes();
 
   // finish.cpp
+  [[nodiscard]] Status adopt(const SharedState& restored);
   [[nodiscard]] Status restore_here(TrainerState& trainer);
   [[nodiscard]] Status agree_on(const Status& mine, const std::string& what, Deadline limit);
   [[nodiscard]] Status settle_last_checkpoint(Deadline limit);
@@ -102,6 +114,9 @@ class Runtime final : public Agent {
   double learning_rate_{0};          // Of this step's update.
   bool update_applied_{false};       // By the optimizer, in this step.
   double applied_learning_rate_{0};  // Of the update whose statistics ride in this step's lanes.
+
+  bool gathering_{false};  // The last step's gather may still run (overlap).
+  int evaluations_{0};     // Open scopes of pause_recording.
 
   PhaseStopwatch stopwatch_;
   StepEvents events_;

@@ -15,7 +15,8 @@ using TextValues = std::map<std::string, std::string>;
 void write_shared_state(const SharedState& state, TextValues& values);
 
 // A checkpoint in flight when the state was written is gone after a restart: those fields come back
-// cleared. kDataLoss names a key that is missing or does not parse.
+// cleared. kDataLoss names a key that is missing or does not parse. Keys of the guards may be
+// missing: the first version did not write them.
 [[nodiscard]] Expected<SharedState> read_shared_state(const TextValues& values);
 
 // Shortest text that parses back to the same bits.

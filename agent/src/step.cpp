@@ -69,6 +69,9 @@ void Runtime::leave() {
 }
 
 void Runtime::record_max_logits(std::size_t layer_index, std::span<const float> max_logits) {
+  if (evaluations_ > 0) {
+    return;
+  }
   if (layer_index >= local_.max_logits.size() ||
       max_logits.size() != local_.max_logits[layer_index].size()) {
     misuse_ = invalid_argument(layer_text("max logits", layer_index, max_logits.size()));
@@ -79,6 +82,9 @@ void Runtime::record_max_logits(std::size_t layer_index, std::span<const float> 
 }
 
 void Runtime::record_expert_counts(std::size_t layer_index, std::span<const std::int64_t> counts) {
+  if (evaluations_ > 0) {
+    return;
+  }
   if (layer_index >= local_.expert_counts.size() ||
       counts.size() != local_.expert_counts[layer_index].size()) {
     misuse_ = invalid_argument(layer_text("expert counts", layer_index, counts.size()));
@@ -96,6 +102,7 @@ Expected<Verdict> Runtime::end_step(
   MUSTER_RETURN_IF_ERROR(misuse_);
   {
     const PhaseTimer timer = time(Phase::kReduce);
+    MUSTER_RETURN_IF_ERROR(finish_gather());
     MUSTER_RETURN_IF_ERROR(parts_.optimizer.reduce_gradients(deadline()));
   }
   MUSTER_ASSIGN_OR_RETURN(Verdict verdict, agree(loss_sum, token_count));
@@ -172,31 +179,55 @@ Status Runtime::update(const Verdict& verdict) {
   decision.skip = verdict.skip;
   decision.gradient_scale = verdict.gradient_scale;
   decision.clip_factor = verdict.clip_factor;
+  decision.group_clip_factors = verdict.group_clip_factors;
   decision.learning_rate =
       optimizer::learning_rate_at(optimizer.options().schedule, optimizer.applied_steps());
   learning_rate_ = decision.learning_rate;
   {
     const PhaseTimer timer = time(Phase::kOptimizer);
     const std::int64_t applied_before = optimizer.applied_steps();
-    optimizer.apply(decision);
+    MUSTER_RETURN_IF_ERROR(optimizer.apply(decision, deadline())
+                               .context("the update of step " + std::to_string(state_.step - 1)));
     update_applied_ = optimizer.applied_steps() != applied_before;
-    std::vector<optimizer::HeadScale> scales;
-    for (std::size_t layer = 0; layer < verdict.head_gammas.size(); ++layer) {
-      const auto of_layer =
-          optimizer::head_scales(parts_.model.attention[layer], verdict.head_gammas[layer]);
-      scales.insert(scales.end(), of_layer.begin(), of_layer.end());
-    }
-    if (!scales.empty()) {
-      MUSTER_RETURN_IF_ERROR(optimizer.scale_heads(scales).context("QK-clip"));
-    }
+    MUSTER_RETURN_IF_ERROR(scale_loud_heads(verdict));
   }
   if (!verdict.skip) {  // After a skip every rank still has the parameters it had.
     const PhaseTimer timer = time(Phase::kGather);
-    MUSTER_RETURN_IF_ERROR(optimizer.gather_parameters(deadline()));
+    MUSTER_RETURN_IF_ERROR(gather(verdict));
   }
   const PhaseTimer timer = time(Phase::kOptimizer);
   optimizer.zero_gradients();
   return {};
+}
+
+Status Runtime::scale_loud_heads(const Verdict& verdict) {
+  std::vector<optimizer::HeadScale> scales;
+  for (std::size_t layer = 0; layer < verdict.head_gammas.size(); ++layer) {
+    const auto of_layer =
+        optimizer::head_scales(parts_.model.attention[layer], verdict.head_gammas[layer]);
+    scales.insert(scales.end(), of_layer.begin(), of_layer.end());
+  }
+  return scales.empty() ? Status{} : parts_.optimizer.scale_heads(scales).context("QK-clip");
+}
+
+// With overlap the new parameters travel while the trainer goes on, unless somebody is about to
+// look at all of them.
+Status Runtime::gather(const Verdict& verdict) {
+  if (!parts_.optimizer.options().overlap) {
+    return parts_.optimizer.gather_parameters(deadline());
+  }
+  parts_.optimizer.begin_gather(deadline());
+  gathering_ = true;
+  const bool needed = verdict.begin_checkpoint != 0 || verdict.ending != Ending::kContinue;
+  return needed ? finish_gather() : Status{};
+}
+
+Status Runtime::finish_gather() {
+  if (!gathering_) {
+    return {};
+  }
+  gathering_ = false;
+  return parts_.optimizer.gather_parameters(deadline());
 }
 
 void Runtime::carry_out_checkpoint(const Verdict& verdict, const TrainerState& trainer) {

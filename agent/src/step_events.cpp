@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 namespace muster::agent {
 namespace {
@@ -106,29 +107,51 @@ std::vector<Event> StepEvents::from_verdict(
     events.back().inputs["digest_max"] = static_cast<double>(lanes.replica_digest_max);
   }
   add_clip(step, verdict, events);
+  add_spike(step, verdict, events);
   return events;
 }
 
+bool StepEvents::Onset::observe(std::int64_t step, bool now) {
+  steps += now ? 1 : 0;
+  const bool sets_in = now && !active;
+  active = now;
+  return sets_in && step - last_step >= kClipEventSteps;
+}
+
+std::int64_t StepEvents::Onset::take_steps(std::int64_t step) {
+  last_step = step;
+  return std::exchange(steps, 0);
+}
+
 void StepEvents::add_clip(std::int64_t step, const Verdict& verdict, std::vector<Event>& events) {
-  if (verdict.skip) {
-    return;
+  double factor = verdict.clip_factor;
+  for (const double of_group : verdict.group_clip_factors) {
+    factor = std::min(factor, of_group);
   }
-  const bool clips = verdict.clip_factor < 1.0;
-  clipped_steps_ += clips ? 1 : 0;
-  const bool sets_in = clips && !clipping_;
-  clipping_ = clips;
-  if (!sets_in || step - last_clip_step_ < kClipEventSteps) {
+  // A spike has an event of its own.
+  if (verdict.skip || !clips_.observe(step, factor < 1.0 && !verdict.gradient_spike)) {
     return;
   }
   Event event = make(
       event_kind::kGradientClipped, Severity::kInfo, step, "the gradient norm exceeded its limit");
   event.inputs = {
       {"gradient_norm", verdict.gradient_norm},
-      {"clip_factor", verdict.clip_factor},
-      {"clipped_steps", static_cast<double>(clipped_steps_)}};
+      {"clip_factor", factor},
+      {"clipped_steps", static_cast<double>(clips_.take_steps(step))}};
   events.push_back(std::move(event));
-  last_clip_step_ = step;
-  clipped_steps_ = 0;
+}
+
+void StepEvents::add_spike(std::int64_t step, const Verdict& verdict, std::vector<Event>& events) {
+  if (verdict.skip || !spikes_.observe(step, verdict.gradient_spike)) {
+    return;
+  }
+  Event event = make(event_kind::kGradientClipped, Severity::kWarning, step, verdict.reason);
+  event.inputs = {
+      {"gradient_norm", verdict.gradient_norm},
+      {"clip_factor", verdict.clip_factor},
+      {"clipped_steps", static_cast<double>(spikes_.take_steps(step))}};
+  event.labels["cause"] = "zclip";
+  events.push_back(std::move(event));
 }
 
 Event started_event(std::int64_t step, std::optional<std::int64_t> resumed_generation) {

@@ -1,7 +1,8 @@
 // Which events a verdict is worth, for the one rank that speaks for the job.
 //
-// Sans-I/O; not thread-safe. Gradient clips are told when clipping sets in, at most every
-// kClipEventSteps steps, with the number of clipped steps since; every other kind every time.
+// Sans-I/O; not thread-safe. Gradient clips, and spikes that ZClip clipped, are told when they
+// set in, at most every kClipEventSteps steps each, with the number of such steps since; every
+// other kind every time.
 #pragma once
 
 #include "src/saver.h"
@@ -24,11 +25,22 @@ class StepEvents {
       std::int64_t step, const Verdict& verdict, const ReducedLanes& lanes, double threshold);
 
  private:
-  void add_clip(std::int64_t step, const Verdict& verdict, std::vector<Event>& events);
+  // Tells when something that may go on for long sets in, and how often it was since.
+  struct Onset {
+    bool active{false};
+    std::int64_t steps{0};  // Since the last event.
+    std::int64_t last_step{-kClipEventSteps};
 
-  bool clipping_{false};
-  std::int64_t clipped_steps_{0};  // Since the last clip event.
-  std::int64_t last_clip_step_{-kClipEventSteps};
+    // True when `step` is worth an event.
+    bool observe(std::int64_t step, bool now);
+    std::int64_t take_steps(std::int64_t step);
+  };
+
+  void add_clip(std::int64_t step, const Verdict& verdict, std::vector<Event>& events);
+  void add_spike(std::int64_t step, const Verdict& verdict, std::vector<Event>& events);
+
+  Onset clips_;
+  Onset spikes_;
 };
 
 // `resumed_generation`: of the checkpoint that the run goes on from; nullopt at a fresh start.

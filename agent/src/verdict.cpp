@@ -1,5 +1,6 @@
 // The decision of a step: a pure function of reduced lanes, commands and shared history.
 #include <muster/agent/verdict.h>
+#include <muster/optimizer/guards.h>
 #include <muster/optimizer/qk_clip.h>
 
 #include <algorithm>
@@ -31,9 +32,15 @@ AppliedCommand rejected(const Command& command, std::string reason) {
 }
 
 AppliedCommand set_threshold(
-    const Command& command, const ReducedLanes& lanes, SharedState& state) {
+    const Command& command,
+    const ReducedLanes& lanes,
+    const DecideOptions& options,
+    SharedState& state) {
   if (lanes.max_logits.empty()) {
     return rejected(command, "this model has no attention layer to clip");
+  }
+  if (command.argument > 0.0 && !options.qk_clip_obstacle.empty()) {
+    return rejected(command, options.qk_clip_obstacle);
   }
   if (!std::isfinite(command.argument) || command.argument < 0.0) {
     return rejected(
@@ -71,7 +78,7 @@ AppliedCommand run_command(
       skip(verdict, name_of(command));
       return {command, CommandState::kApplied, {}};
     case CommandKind::kSetQkClipThreshold:
-      return set_threshold(command, lanes, state);
+      return set_threshold(command, lanes, options, state);
     case CommandKind::kStop:
       state.stopping = true;
       add_reason(verdict, name_of(command));
@@ -106,11 +113,7 @@ void run_commands(
   state.last_applied_command = lanes.armed_command_min;
 }
 
-void judge_update(
-    const ReducedLanes& lanes,
-    const DecideOptions& options,
-    const SharedState& state,
-    Verdict& verdict) {
+void judge_update(const ReducedLanes& lanes, const SharedState& state, Verdict& verdict) {
   if (lanes.nonfinite_loss) {
     skip(verdict, "the loss of a rank is not finite");
   }
@@ -127,7 +130,8 @@ void judge_update(
     skip(verdict, "no rank counted a token in this step");
   }
   const bool has_tokens = lanes.token_count > 0.0;
-  verdict.gradient_scale = has_tokens ? 1.0 / lanes.token_count : 0.0;
+  verdict.loss_scale = state.guard.loss_scale;
+  verdict.gradient_scale = has_tokens ? 1.0 / (lanes.token_count * verdict.loss_scale) : 0.0;
   verdict.loss = lanes.nonfinite_loss || !has_tokens ? kNan : lanes.loss_sum / lanes.token_count;
   double squared_norm = 0.0;
   for (const double group : lanes.squared_norm) {
@@ -135,22 +139,57 @@ void judge_update(
   }
   const bool norm_known = has_tokens && lanes.nonfinite_count <= 0.0;
   verdict.gradient_norm = norm_known ? std::sqrt(squared_norm) * verdict.gradient_scale : kNan;
-  if (options.clip_norm > 0.0 && verdict.gradient_norm > options.clip_norm) {
-    verdict.clip_factor = options.clip_norm / verdict.gradient_norm;
+}
+
+// Only in a step that is applied: a skipped gradient must not teach ZClip what is usual.
+void judge_clipping(
+    const ReducedLanes& lanes, const DecideOptions& options, SharedState& state, Verdict& verdict) {
+  std::vector<double> group_norms;
+  for (const double squared : lanes.squared_norm) {
+    group_norms.push_back(std::sqrt(squared) * verdict.gradient_scale);
   }
-  if (verdict.skip || !(state.qk_clip_threshold > 0.0)) {
+  const double usual = state.guard.zclip_mean;
+  optimizer::ClipDecision decision = optimizer::decide_clipping(
+      options.clipping, options.clip_norm, options.group_names, group_norms, state.guard);
+  verdict.clip_factor = decision.clip_factor;
+  verdict.group_clip_factors = std::move(decision.group_clip_factors);
+  verdict.gradient_spike = decision.spike;
+  if (decision.spike) {
+    add_reason(
+        verdict,
+        "ZClip: the gradient norm " + std::to_string(verdict.gradient_norm) +
+            " is a spike over its mean " + std::to_string(usual) + ", clipped to " +
+            std::to_string(decision.clipped_norm));
+  }
+}
+
+// Steps that were left out for another reason than their gradients say nothing about the scale.
+void judge_loss_scale(
+    const ReducedLanes& lanes, const DecideOptions& options, SharedState& state, Verdict& verdict) {
+  const bool overflow = lanes.nonfinite_count > 0.0;
+  if (!options.loss_scale || (verdict.skip && !overflow)) {
     return;
   }
-  bool any = false;
+  optimizer::update_loss_scale(*options.loss_scale, overflow, state.guard);
+  if (overflow) {
+    add_reason(
+        verdict,
+        "loss scale " + std::to_string(verdict.loss_scale) + " -> " +
+            std::to_string(state.guard.loss_scale));
+  }
+}
+
+void judge_heads(const ReducedLanes& lanes, SharedState& state, Verdict& verdict) {
+  std::int64_t heads = 0;
   std::vector<std::vector<double>> gammas;
   for (const std::vector<double>& logits : lanes.max_logits) {
     gammas.push_back(optimizer::qk_clip_gammas(logits, state.qk_clip_threshold));
-    any = any || std::any_of(gammas.back().begin(), gammas.back().end(), [](double gamma) {
-            return gamma < 1.0;
-          });
+    heads += std::count_if(
+        gammas.back().begin(), gammas.back().end(), [](double gamma) { return gamma < 1.0; });
   }
-  if (any) {
+  if (heads > 0) {
     verdict.head_gammas = std::move(gammas);
+    state.clipped_heads += heads;
   }
 }
 
@@ -235,7 +274,14 @@ Verdict decide(
   }
   Verdict verdict;
   run_commands(lanes, pending, options, state, verdict);
-  judge_update(lanes, options, state, verdict);
+  judge_update(lanes, state, verdict);
+  if (!verdict.skip) {
+    judge_clipping(lanes, options, state, verdict);
+    if (state.qk_clip_threshold > 0.0) {
+      judge_heads(lanes, state, verdict);
+    }
+  }
+  judge_loss_scale(lanes, options, state, verdict);
   verdict.diverged = lanes.replica_digest_min != lanes.replica_digest_max;
   verdict.ending = judge_ending(lanes, options, state, verdict);
 

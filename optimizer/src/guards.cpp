@@ -70,11 +70,12 @@ ClipDecision decide_clipping(
     std::span<const double> group_norms,
     GuardState& state) {
   ClipDecision decision;
-  std::vector<double> own(group_names.size(), 0.0);  // 0: none
+  std::vector<double> own(group_norms.size(), 0.0);  // 0: none
   for (const GroupClip& group : clipping.groups) {
     const auto at = std::find(group_names.begin(), group_names.end(), group.group);
-    if (at != group_names.end()) {
-      own[static_cast<std::size_t>(at - group_names.begin())] = group.clip_norm;
+    const auto index = static_cast<std::size_t>(at - group_names.begin());
+    if (index < own.size()) {
+      own[index] = group.clip_norm;
     }
   }
   double common_squared = 0;
@@ -90,7 +91,7 @@ ClipDecision decide_clipping(
   decision.clip_factor *= limited(bounded, clip_norm);
   double clipped_squared = common_squared * decision.clip_factor * decision.clip_factor;
   if (!clipping.groups.empty()) {
-    decision.group_clip_factors.assign(group_names.size(), decision.clip_factor);
+    decision.group_clip_factors.assign(group_norms.size(), decision.clip_factor);
     for (std::size_t g = 0; g < group_norms.size(); ++g) {
       if (own[g] > 0) {
         const double factor = limited(group_norms[g], own[g]);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 namespace muster::agent {
@@ -57,6 +58,87 @@ TEST(Lanes, MinimumOfCountersSurvivesMaxReduction) {
   EXPECT_EQ(lanes.replica_digest_min, 17U);
   EXPECT_EQ(lanes.generation_min, 2);
   EXPECT_EQ(lanes.generation_max, 3);
+}
+
+// Every field, so that none is written to one lane and read from another.
+TEST(Lanes, EveryUpdateStatisticComesBackUnderItsName) {
+  LocalLanes rank = healthy_rank();
+  rank.update.resize(1);
+  optimizer::GroupUpdateStatistics& u = rank.update[0];
+  u.element_count = 1;
+  u.block_count = 2;
+  u.nonfinite_blocks = 3;
+  u.recomputed_blocks = 4;
+  u.second_moment_tiny_count = 5;
+  double next = 10;
+  for (double* field :
+       {&u.update_squared_sum,
+        &u.parameter_squared_sum,
+        &u.parameter_abs_max,
+        &u.momentum_squared_sum,
+        &u.momentum_sum,
+        &u.momentum_abs_max,
+        &u.second_moment_sum,
+        &u.second_moment_squared_sum,
+        &u.second_moment_abs_max,
+        &u.update_abs_max,
+        &u.gradient_squared_sum,
+        &u.momentum_gradient_sum,
+        &u.second_moment_before_sum,
+        &u.staleness_sum,
+        &u.direction_norm_sum,
+        &u.effective_rank_sum,
+        &u.effective_rank_min,
+        &u.orthogonality_error_sum,
+        &u.orthogonality_error_max}) {
+    *field = next++;
+  }
+  const optimizer::GroupUpdateStatistics back = reduce(small_layout(), {rank}).update[0];
+  EXPECT_EQ(std::memcmp(&back, &u, sizeof u), 0);  // No padding: 8-byte fields only.
+}
+
+TEST(Lanes, TheSmallestEffectiveRankIsOfTheRanksThatHaveMatrices) {
+  const auto rank_with = [](std::int64_t blocks, double smallest) {
+    LocalLanes rank = healthy_rank();
+    rank.update.resize(1);
+    rank.update[0].block_count = blocks;
+    rank.update[0].effective_rank_min = smallest;
+    return rank;
+  };
+  const auto smallest_of = [&](const std::vector<LocalLanes>& ranks) {
+    return reduce(small_layout(), ranks).update[0].effective_rank_min;
+  };
+  EXPECT_EQ(smallest_of({rank_with(2, 0.75), rank_with(0, 0.0), rank_with(1, 0.25)}), 0.25);
+  EXPECT_EQ(smallest_of({rank_with(0, 0.0), rank_with(0, 0.0)}), 0.0);
+}
+
+// A matrix that broke is left as it was and counted; the next step must not be skipped for it.
+TEST(Lanes, AStatisticOfOneMatrixThatIsNotFiniteJudgesNoStep) {
+  LocalLanes bad = healthy_rank();
+  bad.update.resize(1);
+  bad.update[0].block_count = 1;
+  bad.update[0].orthogonality_error_sum = std::nan("");
+  bad.update[0].orthogonality_error_max = kInf;
+  bad.update[0].direction_norm_sum = kInf;
+  bad.update[0].effective_rank_min = std::nan("");
+  bad.update[0].nonfinite_blocks = 1;
+  const ReducedLanes lanes = reduce(small_layout(), {bad, healthy_rank()});
+  EXPECT_FALSE(lanes.nonfinite);
+  EXPECT_EQ(lanes.update[0].nonfinite_blocks, 1);
+  EXPECT_EQ(lanes.update[0].orthogonality_error_sum, 0.0);
+}
+
+// Layers with different numbers of heads travel in one vector, not in one rectangle.
+TEST(Lanes, LayersMayHaveDifferentNumbersOfHeads) {
+  LaneLayout layout = small_layout();
+  layout.heads = {2, 5, 1};
+  LocalLanes a = healthy_rank();
+  LocalLanes b = healthy_rank();
+  a.max_logits = {{1, 2}, {3, 4, 5, 6, 7}, {8}};
+  b.max_logits = {{9, -9}, {-9, 9, -9, -9, 9}, {-9}};
+  const ReducedLanes lanes = reduce(layout, {a, b});
+  EXPECT_EQ(lanes.max_logits, (std::vector<std::vector<double>>{{9, 2}, {3, 9, 5, 6, 9}, {8}}));
+  EXPECT_EQ(layout.max_size() - small_layout().max_size(), 6U);
 }
 
 TEST(Lanes, NoNanEverEntersALane) {

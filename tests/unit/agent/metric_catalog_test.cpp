@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -25,7 +26,12 @@ ModelInfo small_model() {
 }
 
 MetricCatalog small_catalog(bool job_scope = true) {
-  return MetricCatalog{small_model(), {{"hidden", false}}, job_scope};
+  return MetricCatalog{small_model(), {{"hidden"}}, {job_scope, false, true}};
+}
+
+// A group whose rules keep everything there is.
+GroupInfo full_group(const std::string& name) {
+  return {name, true, true, true, 0.75};
 }
 
 const char* text(MetricKind kind) {
@@ -94,7 +100,8 @@ TEST(MetricCatalog, PageAndCodeNameTheSameMetrics) {
 }
 
 TEST(MetricCatalog, SchemaHasUniqueColumnsWithTheirPositionsAsIds) {
-  const MetricCatalog catalog{small_model(), {{"hidden", false}, {"rest", true}}, true};
+  const MetricCatalog catalog{
+      small_model(), {full_group("a"), full_group("b")}, {true, true, true}};
   std::set<std::tuple<std::string, int, int, std::string>> seen;
   for (std::size_t i = 0; i < catalog.schema().metrics.size(); ++i) {
     const MetricDescriptor& metric = catalog.schema().metrics[i];
@@ -115,11 +122,42 @@ TEST(MetricCatalog, OtherRanksSendOnlyRankMetrics) {
   }
 }
 
-TEST(MetricCatalog, GroupsWithoutAdamHaveNoSecondMoment) {
-  const MetricCatalog catalog = small_catalog();
+std::set<std::string> names_of(const GroupInfo& group, MetricCatalog::Scope scope) {
+  std::set<std::string> names;
+  const MetricCatalog catalog{small_model(), {group}, scope};
   for (const MetricDescriptor& metric : catalog.schema().metrics) {
-    EXPECT_FALSE(metric.name.starts_with("train_adam"));
+    if (metric.group == group.name) {
+      names.insert(metric.name);
+    }
   }
+  return names;
+}
+
+bool any_begins(const std::set<std::string>& names, const std::string& prefix) {
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return name.starts_with(prefix);
+  });
+}
+
+TEST(MetricCatalog, GroupsHaveOnlyTheColumnsOfWhatTheirRulesKeep) {
+  const std::set<std::string> sgd = names_of({"g", false, false, false, 0}, {});
+  EXPECT_FALSE(any_begins(sgd, "train_momentum"));
+  EXPECT_FALSE(any_begins(sgd, "train_adam"));
+  EXPECT_FALSE(any_begins(sgd, "train_muon"));
+  EXPECT_TRUE(any_begins(sgd, "train_update_rms"));
+  EXPECT_TRUE(any_begins(names_of({"g", false, true, false, 0}, {}), "train_momentum"));
+  EXPECT_TRUE(any_begins(names_of({"g", true, false, false, 0.9}, {}), "train_adam"));
+  EXPECT_TRUE(any_begins(names_of({"g", false, true, true, 0}, {}), "train_muon"));
+}
+
+TEST(MetricCatalog, GroupsHaveAClipFactorOnlyWhereSomeHaveALimitOfTheirOwn) {
+  EXPECT_FALSE(any_begins(names_of(full_group("g"), {true, false, true}), "train_grad_clip"));
+  EXPECT_TRUE(any_begins(names_of(full_group("g"), {true, true, true}), "train_grad_clip"));
+}
+
+TEST(MetricCatalog, WithoutStatisticsOnlyTheGradientNormsAreLeftOfAGroup) {
+  const std::set<std::string> names = names_of(full_group("g"), {true, false, false});
+  EXPECT_EQ(names, std::set<std::string>{"train_grad_norm"});
 }
 
 TEST(MetricCatalog, ValuesLandUnderTheirNames) {
@@ -165,6 +203,82 @@ TEST(MetricCatalog, ValuesLandUnderTheirNames) {
   EXPECT_EQ(row.get("train_compute_seconds"), 1.5);
   EXPECT_EQ(row.get("train_loss_local_nats"), 2.0);
   EXPECT_EQ(row.get("train_update_applied"), 1.0);
+}
+
+// Two elements of one AdamW parameter and two matrices, of which one had a NaN.
+TEST(MetricCatalog, StatesAreDescribedByTheirSums) {
+  LocalLanes rank = healthy_rank();
+  rank.update.resize(1);
+  optimizer::GroupUpdateStatistics& update = rank.update[0];
+  update.element_count = 2;
+  update.update_abs_max = 3.0;
+  update.momentum_squared_sum = 4.0;
+  update.gradient_squared_sum = 9.0;
+  update.momentum_gradient_sum = -3.0;
+  update.second_moment_sum = 3.0;
+  update.second_moment_before_sum = 4.0;
+  update.staleness_sum = 8.0;
+  update.second_moment_tiny_count = 1;
+  update.block_count = 2;
+  update.direction_norm_sum = 10.0;
+  update.effective_rank_sum = 1.5;
+  update.effective_rank_min = 0.5;
+  update.orthogonality_error_sum = 0.5;
+  update.orthogonality_error_max = 0.375;
+  update.nonfinite_blocks = 1;
+  update.recomputed_blocks = 2;
+  const ReducedLanes lanes = reduce(small_layout(), {rank});
+  SharedState state;
+  const Verdict verdict = decide(lanes, {}, DecideOptions{}, state);
+  StepFacts facts{lanes, verdict};
+  facts.previous_learning_rate = 0.5;
+  const Row row{MetricCatalog{small_model(), {full_group("hidden")}, {}}, facts};
+  EXPECT_EQ(row.get("train_update_abs_max", "hidden"), 6.0);
+  EXPECT_EQ(row.get("train_momentum_gradient_cosine", "hidden"), -0.5);
+  EXPECT_EQ(row.get("train_adam_v_tiny_ratio", "hidden"), 0.5);
+  EXPECT_FLOAT_EQ(  // The mean of v shrank by beta2 = 3/4: nothing came in.
+      static_cast<float>(row.get("train_adam_v_decay_saturation", "hidden")),
+      1.0F);
+  EXPECT_EQ(row.get("train_adam_rms_t", "hidden"), 2.0);
+  EXPECT_EQ(row.get("train_adam_staleness_ratio", "hidden"), 1.0);
+  EXPECT_EQ(row.get("train_muon_direction_norm", "hidden"), 5.0);
+  EXPECT_EQ(row.get("train_muon_effective_rank_ratio", "hidden"), 0.75);
+  EXPECT_EQ(row.get("train_muon_effective_rank_min_ratio", "hidden"), 0.5);
+  EXPECT_EQ(row.get("train_muon_orthogonality_error", "hidden"), 0.25);
+  EXPECT_EQ(row.get("train_muon_orthogonality_error_max", "hidden"), 0.375);
+  EXPECT_EQ(row.get("train_muon_nonfinite_blocks", "hidden"), 1.0);
+  EXPECT_EQ(row.get("train_muon_recomputed_blocks", "hidden"), 2.0);
+}
+
+TEST(MetricCatalog, AfterASkippedStepNoStateIsDescribed) {
+  const ReducedLanes lanes = reduce(small_layout(), {healthy_rank()});
+  SharedState state;
+  const Verdict verdict = decide(lanes, {}, DecideOptions{}, state);
+  const MetricCatalog catalog{small_model(), {full_group("hidden")}, {}};
+  const Row row{catalog, StepFacts{lanes, verdict}};
+  for (const MetricDescriptor& metric : catalog.schema().metrics) {
+    if (metric.group == "hidden" && metric.name != "train_grad_norm") {
+      EXPECT_TRUE(std::isnan(row.get(metric.name, "hidden"))) << metric.name;
+    }
+  }
+}
+
+TEST(MetricCatalog, LossScaleAndClipFactorsPerGroupHaveTheirColumns) {
+  const ReducedLanes lanes = reduce(small_layout(), {healthy_rank()});
+  SharedState state;
+  state.guard.loss_scale = 1024;
+  DecideOptions options;
+  options.group_names = {"hidden"};
+  options.clipping.groups = {{"hidden", 1e-6}};
+  const Verdict verdict = decide(lanes, {}, options, state);
+  const Row row{
+      MetricCatalog{small_model(), {full_group("hidden")}, {true, true, true}},
+      StepFacts{lanes, verdict}};
+  EXPECT_EQ(row.get("train_loss_scale"), 1024.0);
+  EXPECT_EQ(row.get("train_grad_clip_ratio"), 1.0);
+  EXPECT_LT(row.get("train_grad_clip_ratio", "hidden"), 0.1);
+  // 2 / 10 tokens, without the loss scale that is still in the gradient: 2 / (10 * 1024).
+  EXPECT_FLOAT_EQ(static_cast<float>(row.get("train_grad_norm")), 0.2F / 1024);
 }
 
 TEST(MetricCatalog, NonFiniteStepShowsAsNanWhereItWasNotFinite) {

@@ -131,6 +131,8 @@ TEST(SharedStateText, ComesBackBitForBitWithNothingInFlight) {
   state.last_applied_command = std::numeric_limits<std::uint64_t>::max();
   state.checkpoint_sequence = 9;
   state.skipped_steps = 4;
+  state.clipped_heads = 71;
+  state.guard = {0.1, 1.0 / 3.0, 25, 32768.0, 1999, 1};
   SharedState in_flight = state;
   in_flight.checkpoint_in_flight = 9;
   in_flight.checkpoint_wanted = true;
@@ -151,6 +153,29 @@ TEST(SharedStateText, NamesAMissingAndADamagedValue) {
   EXPECT_NE(read_shared_state(values).status().message().find("agent.step"), std::string::npos);
 }
 
+// A checkpoint of the first version: no fp16, no ZClip, nothing counted.
+TEST(SharedStateText, GuardsThatWereNeverSavedStartAfresh) {
+  SharedState state;
+  state.step = 5;
+  TextValues values;
+  write_shared_state(state, values);
+  for (const char* key :
+       {"agent.clipped_heads",
+        "agent.zclip_mean",
+        "agent.zclip_variance",
+        "agent.zclip_steps",
+        "agent.loss_scale",
+        "agent.loss_scale_clean_steps",
+        "agent.loss_scale_hysteresis_left"}) {
+    EXPECT_EQ(values.erase(key), 1U) << key;
+  }
+  const auto back = read_shared_state(values);
+  ASSERT_TRUE(back.ok()) << back.status().to_string();
+  EXPECT_EQ(*back, state);
+  values["agent.loss_scale"] = "big";
+  EXPECT_NE(read_shared_state(values).status().message().find("big"), std::string::npos);
+}
+
 TEST(StepEvents, ClipsAreToldWhenTheySetInAndNotEveryStep) {
   StepEvents events;
   Verdict clipped;
@@ -166,6 +191,30 @@ TEST(StepEvents, ClipsAreToldWhenTheySetInAndNotEveryStep) {
   ASSERT_EQ(later.size(), 1U);
   EXPECT_EQ(later[0].kind, event_kind::kGradientClipped);
   EXPECT_EQ(later[0].inputs.at("clipped_steps"), StepEvents::kClipEventSteps / 2.0);
+}
+
+TEST(StepEvents, ASpikeIsAWarningWithItsReason) {
+  StepEvents events;
+  Verdict spike;
+  spike.clip_factor = 0.1;
+  spike.gradient_spike = true;
+  spike.reason = "ZClip: why";
+  const auto told = events.from_verdict(7, spike, ReducedLanes{}, 0);
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].kind, event_kind::kGradientClipped);
+  EXPECT_EQ(told[0].severity, Severity::kWarning);
+  EXPECT_EQ(told[0].reason, "ZClip: why");
+  EXPECT_EQ(told[0].labels.at("cause"), "zclip");
+  EXPECT_EQ(events.from_verdict(8, spike, ReducedLanes{}, 0).size(), 0U);  // Still the same one.
+}
+
+TEST(StepEvents, AClippedGroupIsToldThoughTheOthersAreNot) {
+  StepEvents events;
+  Verdict verdict;
+  verdict.group_clip_factors = {1.0, 0.25};
+  const auto told = events.from_verdict(0, verdict, ReducedLanes{}, 0);
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].inputs.at("clip_factor"), 0.25);
 }
 
 TEST(StepEvents, DivergenceIsAnError) {

@@ -52,7 +52,9 @@ TEST_F(Verdicts, PlainStepAppliesTheTokenNormalisedUpdate) {
 TEST_F(Verdicts, ClipsToTheNormLimit) {
   ranks_[0].squared_norm = {1e6};
   const Verdict verdict = step();
-  EXPECT_DOUBLE_EQ(verdict.clip_factor * verdict.gradient_norm, options_.clip_norm);
+  // torch's 1e-6 keeps the result that much below the limit.
+  EXPECT_NEAR(verdict.clip_factor * verdict.gradient_norm, options_.clip_norm, 1e-6);
+  EXPECT_TRUE(verdict.group_clip_factors.empty());
 }
 
 TEST_F(Verdicts, ClipNormZeroSwitchesClippingOff) {

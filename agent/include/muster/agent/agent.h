@@ -77,8 +77,11 @@ struct AgentOptions {
 
 // The parts of the model the agent must know to name its metrics and to run QK-clip.
 struct ModelInfo {
-  std::vector<optimizer::AttentionLayer> attention;  // one per layer with attention
-  std::vector<int> experts_per_layer;                // one per MoE layer, global expert count
+  // One per layer with attention. A layer that QK-clip cannot scale (qk_norm, see
+  // optimizer::check_attention_layer) may be here to have its logits recorded, as long as the
+  // threshold is 0; a command that sets one is then rejected with the reason.
+  std::vector<optimizer::AttentionLayer> attention;
+  std::vector<int> experts_per_layer;  // one per MoE layer, global expert count
 };
 
 // State of the training loop that must come back after a restart: data cursor, RNG counters, router
@@ -149,6 +152,33 @@ class Agent {
   virtual void enter(Phase phase) = 0;
   virtual void leave() = 0;
 
+  // Makes record_max_logits and record_expert_counts do nothing until destruction: a forward pass
+  // of an evaluation must neither clip heads nor move router biases. May nest.
+  class [[nodiscard]] EvaluationScope {
+   public:
+    explicit EvaluationScope(Agent& agent) : agent_(agent) { agent_.pause(); }
+
+    ~EvaluationScope() { agent_.resume(); }
+
+    EvaluationScope(const EvaluationScope&) = delete;
+    EvaluationScope& operator=(const EvaluationScope&) = delete;
+    EvaluationScope(EvaluationScope&&) = delete;
+    EvaluationScope& operator=(EvaluationScope&&) = delete;
+
+   private:
+    Agent& agent_;
+  };
+
+  [[nodiscard]] EvaluationScope pause_recording() { return EvaluationScope{*this}; }
+
+  virtual void pause() = 0;
+  virtual void resume() = 0;
+
+  // What the gradient of the loss must be multiplied by in this step's backward passes, so that
+  // small fp16 gradients survive; the update divides by it. The same on all ranks, constant within
+  // a step. 1 without fp16 parameters. Losses given to end_step are not scaled.
+  [[nodiscard]] virtual double loss_scale() const = 0;
+
   // Folds one forward pass of attention layer `layer_index` (position in ModelInfo::attention) into
   // the step: max per head, [heads], scaled logits over visible pairs. NaN is kept as a flag.
   virtual void record_max_logits(std::size_t layer_index, std::span<const float> max_logits) = 0;
@@ -160,7 +190,10 @@ class Agent {
   // Ends the step: reduces gradients, agrees on the verdict, updates, clips, gathers, commits or
   // begins checkpoints, hands the sample to the I/O thread. `loss_sum` in nats over `token_count`
   // tokens of this rank's micro-batches. `trainer` is read when a checkpoint begins.
-  // A Status means a peer is lost or the generation is fenced: leave the loop, exit non-zero.
+  // With the optimizer's options.overlap the gather of the new parameters may still run afterwards:
+  // wait_gathered before a parameter is read. A step that ends the run or begins a checkpoint
+  // waits. A Status means a peer is lost or the generation is fenced: leave the loop, exit
+  // non-zero.
   [[nodiscard]] virtual Expected<Verdict> end_step(
       double loss_sum, std::int64_t token_count, const TrainerState& trainer) = 0;
 

@@ -9,10 +9,12 @@
 #pragma once
 
 #include <muster/common/telemetry.h>
+#include <muster/optimizer/guards.h>
 #include <muster/optimizer/optimizer.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,8 +39,9 @@ struct LocalLanes {
   double token_count{0};
   std::vector<std::vector<double>> expert_counts;  // [moe layers][experts]
   double nonfinite_count{0};
-  // SUM or MAX by field: statistics of the update that led to this step's parameters, so that they
-  // ride this reduction instead of needing one of their own.
+  // SUM, MAX or MIN by field: statistics of the update that led to this step's parameters, so that
+  // they ride this reduction instead of needing one of their own. What describes single matrices or
+  // quotients of states is left out silently when it is not finite: it judges no step.
   std::vector<optimizer::GroupUpdateStatistics> update;  // [groups]
   // MAX
   std::vector<std::vector<float>> max_logits;  // [layers][heads]; NaN becomes a flag
@@ -99,6 +102,10 @@ struct ReducedLanes {
 // Settings that all ranks share.
 struct DecideOptions {
   double clip_norm{1.0};                // 0: off
+  optimizer::ClippingOptions clipping;  // per group, ZClip
+  std::vector<std::string> group_names;
+  std::optional<optimizer::LossScaleOptions> loss_scale;  // only with fp16 parameters
+  std::string qk_clip_obstacle;         // why this model cannot be QK-clipped; empty: it can
   std::int64_t checkpoint_interval{0};  // steps; 0: only on command
   std::int64_t total_steps{0};          // after this many steps the run is done; 0: no end
   bool checkpoint_on_stop{true};        // save at the step that ends the run
@@ -118,6 +125,8 @@ struct SharedState {
   bool stopping{false};
   bool stop_is_preemption{false};
   std::int64_t skipped_steps{0};
+  std::int64_t clipped_heads{0};  // by QK-clip, over all steps
+  optimizer::GuardState guard;    // ZClip's running values, the loss scale of the step to come
 
   friend bool operator==(const SharedState&, const SharedState&) = default;
 };
@@ -132,11 +141,15 @@ struct AppliedCommand {
 
 struct Verdict {
   bool skip{false};
-  double gradient_scale{0};  // 1 / tokens
-  double gradient_norm{
-      0};  // of the token-normalised gradient, before clipping; NaN if it is not finite
-  double clip_factor{1};
-  double loss{0};  // nats per token; NaN when a rank's loss is not finite
+  double gradient_scale{0};  // 1 / (tokens * loss scale)
+  // Of the token-normalised gradient without the loss scale, before clipping; NaN if it is not
+  // finite.
+  double gradient_norm{0};
+  double clip_factor{1};                   // of groups without a limit of their own
+  std::vector<double> group_clip_factors;  // [groups]; empty: clip_factor for all
+  bool gradient_spike{false};              // ZClip saw one; `reason` says how far out
+  double loss_scale{1};                    // that this step's loss was multiplied by
+  double loss{0};                          // nats per token; NaN when a rank's loss is not finite
   std::vector<std::vector<double>> head_gammas;  // [layers][heads]; empty: no QK-clip this step
   std::int64_t begin_checkpoint{0};              // sequence to begin after this step; 0: none
   std::int64_t commit_checkpoint{0};             // every rank prepared it
