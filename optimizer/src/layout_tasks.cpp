@@ -10,10 +10,37 @@
 namespace muster::optimizer {
 namespace {
 
+// What ranks assemble in the current round. A round touches few of many ranks, so starting one must
+// not visit all.
+class Assembled {
+ public:
+  explicit Assembled(int ranks) : bytes_of_(static_cast<std::size_t>(ranks)) {}
+
+  void start_round() { ++round_; }
+
+  // 0 at the start of a round.
+  std::size_t& bytes(int rank) {
+    Entry& entry = bytes_of_[static_cast<std::size_t>(rank)];
+    if (entry.round != round_) {
+      entry = {round_, 0};
+    }
+    return entry.bytes;
+  }
+
+ private:
+  struct Entry {
+    std::size_t round{0};
+    std::size_t bytes{0};
+  };
+
+  std::vector<Entry> bytes_of_;
+  std::size_t round_{0};
+};
+
 // A round ends before the task that would make some rank assemble more than options.exchange_bytes.
 std::vector<std::size_t> round_ends_of(const RegionPlan& plan, const OptimizerOptions& options) {
   std::vector<std::size_t> ends;
-  std::map<int, std::size_t> assembled;  // bytes per rank in this round
+  Assembled assembled{plan.ranks};
   for (std::size_t index = 0; index < plan.tasks.size(); ++index) {
     const MatrixTask& task = plan.tasks[index];
     if (!task.moves) {
@@ -21,15 +48,15 @@ std::vector<std::size_t> round_ends_of(const RegionPlan& plan, const OptimizerOp
     }
     const std::size_t bytes = task.size * sizeof(float);
     const bool full = std::any_of(task.computing.begin(), task.computing.end(), [&](int rank) {
-      const auto held = assembled.find(rank);
-      return held != assembled.end() && held->second + bytes > options.exchange_bytes;
+      const std::size_t held = assembled.bytes(rank);
+      return held > 0 && held + bytes > options.exchange_bytes;
     });
     if (full) {
       ends.push_back(index);
-      assembled.clear();
+      assembled.start_round();
     }
     for (const int rank : task.computing) {
-      assembled[rank] += bytes;
+      assembled.bytes(rank) += bytes;
     }
   }
   ends.push_back(plan.tasks.size());

@@ -53,6 +53,18 @@ void add_moving(std::vector<Buffers>& ranks, const MatrixTask& task) {
   }
 }
 
+// Ranks that take part in a task, those that only store a part of it first.
+std::vector<std::size_t> ranks_of(const MatrixTask& task) {
+  std::vector<std::size_t> ranks;
+  for (const Fragment& fragment : task.fragments) {
+    ranks.push_back(static_cast<std::size_t>(fragment.rank));
+  }
+  for (const int rank : task.computing) {
+    ranks.push_back(static_cast<std::size_t>(rank));
+  }
+  return ranks;
+}
+
 // The largest round of matrices that stay, which are taken by equal shapes, as many as
 // options.exchange_bytes allow.
 void raise_to_local_rounds(
@@ -92,16 +104,19 @@ std::vector<double> scratch_bytes(
     const RegionPlan& plan, const Routing& routing, const OptimizerOptions& options) {
   const auto ranks = static_cast<std::size_t>(plan.ranks);
   std::vector<double> largest(ranks, 0.0);
+  std::vector<Buffers> round(ranks);
   std::size_t begin = 0;
   for (const std::size_t end : plan.round_ends) {
-    std::vector<Buffers> round(ranks);
     for (std::size_t index = begin; index < end; ++index) {
       if (plan.tasks[index].moves) {
         add_moving(round, plan.tasks[index]);
       }
     }
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      largest[rank] = std::max(largest[rank], round[rank].all());
+    for (std::size_t index = begin; index < end; ++index) {
+      for (const std::size_t rank : ranks_of(plan.tasks[index])) {
+        largest[rank] = std::max(largest[rank], round[rank].all());
+        round[rank] = {};
+      }
     }
     begin = end;
   }
