@@ -1,6 +1,9 @@
 #include "train_group.h"
 
 #include <muster/comm/backends.h>
+#include <muster/kernels/low_precision.h>
+
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
@@ -44,17 +47,28 @@ float target(std::size_t element, int rank, std::int64_t step) {
   return static_cast<float>(std::sin(phase));
 }
 
-double write_gradients(optimizer::Optimizer& optimizer, int rank, std::int64_t step) {
+double write_gradients(
+    optimizer::Optimizer& optimizer, int rank, std::int64_t step, double loss_scale) {
   double loss = 0.0;
   std::size_t element = 0;
-  for (optimizer::Parameter& parameter : optimizer.parameters()) {
-    for (std::size_t i = 0; i < parameter.value.size(); ++i, ++element) {
-      const float error = parameter.value[i] - target(element, rank, step);
-      parameter.gradient[i] += error;
+  for (std::size_t p = 0; p < optimizer.parameters().size(); ++p) {
+    EXPECT_TRUE(optimizer.wait_gathered(p, Deadline::after(std::chrono::seconds{20})).ok());
+    const optimizer::Parameter& parameter = optimizer.parameters()[p];
+    const std::vector<float> values = values_of(parameter);
+    for (std::size_t i = 0; i < values.size(); ++i, ++element) {
+      const float error = values[i] - target(element, rank, step);
+      parameter.gradient[i] += error * static_cast<float>(loss_scale);
       loss += 0.5 * static_cast<double>(error) * static_cast<double>(error);
     }
   }
   return loss;
+}
+
+// As backward would, last parameter first.
+void announce_gradients(optimizer::Optimizer& optimizer) {
+  for (std::size_t p = optimizer.parameters().size(); p > 0; --p) {
+    optimizer.gradient_ready(p - 1);
+  }
 }
 
 void run_step(
@@ -65,11 +79,13 @@ void run_step(
   agent.begin_step();
   {
     const auto timer = agent.time(Phase::kBackward);
-    context.loss_sum = write_gradients(optimizer, context.rank, context.step);
+    context.loss_sum = write_gradients(optimizer, context.rank, context.step, agent.loss_scale());
   }
   context.tokens = 1 + context.rank;
-  const std::vector<float> logits{static_cast<float>(context.step), 2.0F};
-  agent.record_max_logits(0, logits);
+  if (!group.model) {
+    const std::vector<float> logits{static_cast<float>(context.step), 2.0F};
+    agent.record_max_logits(0, logits);
+  }
   const std::vector<std::int64_t> counts{1, 2, context.rank};
   agent.record_expert_counts(0, counts);
   if (group.on_step) {
@@ -78,14 +94,20 @@ void run_step(
   if (context.inject_nan) {
     optimizer.parameters()[0].gradient[1] = std::numeric_limits<float>::quiet_NaN();
   }
+  announce_gradients(optimizer);
 }
 
 Status train_rank(
     const GroupOptions& group, comm::Communicator& world, int rank, RankResult& result) {
   const auto deadline = Deadline::after(std::chrono::seconds{20});
+  optimizer::OptimizerOptions tuned = optimizer_options();
+  if (group.tune) {
+    group.tune(tuned);
+  }
   MUSTER_ASSIGN_OR_RETURN(
       const auto optimizer,
-      optimizer::Optimizer::create(specs(), optimizer_options(), world, nullptr, deadline));
+      optimizer::Optimizer::create(
+          group.specs.empty() ? specs() : group.specs, tuned, world, nullptr, deadline));
   AgentOptions options;
   options.identity = {"unit", Generation{1}, Rank{rank}, "incarnation-" + std::to_string(rank)};
   options.world_size = group.ranks;
@@ -94,7 +116,8 @@ Status train_rank(
   if (group.adjust) {
     group.adjust(options);
   }
-  MUSTER_ASSIGN_OR_RETURN(const auto agent, Agent::join(options, world, *optimizer, model()));
+  MUSTER_ASSIGN_OR_RETURN(
+      const auto agent, Agent::join(options, world, *optimizer, group.model.value_or(model())));
   TrainerState trainer;
   result.trainer_tensor.assign(5, 0.0F);
   trainer.tensors = {{"bias_state", result.trainer_tensor}};
@@ -106,6 +129,7 @@ Status train_rank(
   result.first_step = agent->step();
   while (result.ending == Ending::kContinue) {
     StepContext context{*agent, *optimizer, rank, agent->step()};
+    result.loss_scales.push_back(agent->loss_scale());
     run_step(group, *agent, *optimizer, context);
     trainer.values["cursor"] = std::to_string(std::stoll(trainer.values["cursor"]) + 1);
     result.trainer_tensor[2] += 0.25F;
@@ -118,14 +142,24 @@ Status train_rank(
     result.verdicts.push_back(std::move(verdict));
   }
   for (const optimizer::Parameter& parameter : optimizer->parameters()) {
-    result.parameters.insert(
-        result.parameters.end(), parameter.value.begin(), parameter.value.end());
+    const std::vector<float> values = values_of(parameter);
+    result.parameters.insert(result.parameters.end(), values.begin(), values.end());
   }
+  result.applied_steps = optimizer->applied_steps();
   result.cursor = trainer.values["cursor"];
   return agent->finish();
 }
 
 }  // namespace
+
+std::vector<float> values_of(const optimizer::Parameter& parameter) {
+  std::vector<float> values{parameter.value.begin(), parameter.value.end()};
+  if (!parameter.value16.empty()) {
+    values.resize(parameter.value16.size());
+    kernels::widen(parameter.spec.dtype, parameter.value16, values);
+  }
+  return values;
+}
 
 std::vector<RankResult> train(const GroupOptions& options) {
   const auto group = comm::make_local_group(options.ranks);
