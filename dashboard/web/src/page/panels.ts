@@ -22,16 +22,30 @@ interface Contexts {
 const OPTIMIZER_STATISTICS: Record<string, string> = {
   train_update_rms: "update RMS",
   train_update_param_ratio: "update / parameter",
+  train_update_abs_max: "update |max|",
   train_grad_norm: "gradient norm",
+  train_grad_clip_ratio: "clip factor",
   train_param_norm: "parameter norm",
   train_param_abs_max: "parameter |max|",
   train_momentum_norm: "momentum norm",
   train_momentum_abs_max: "momentum |max|",
   train_momentum_mean: "momentum mean",
   train_momentum_variance: "momentum variance",
+  train_momentum_gradient_cosine: "cosine of momentum and gradient",
   train_adam_v_mean: "Adam v mean",
   train_adam_v_variance: "Adam v variance",
   train_adam_v_abs_max: "Adam v |max|",
+  train_adam_v_tiny_ratio: "Adam v below 10 epsilon",
+  train_adam_v_decay_saturation: "Adam v decay saturation",
+  train_adam_rms_t: "Adam RMS_t",
+  train_adam_staleness_ratio: "Adam staleness",
+  train_muon_direction_norm: "Muon direction norm",
+  train_muon_effective_rank_ratio: "Muon effective rank",
+  train_muon_effective_rank_min_ratio: "Muon effective rank, smallest",
+  train_muon_orthogonality_error: "Muon orthogonality error",
+  train_muon_orthogonality_error_max: "Muon orthogonality error, largest",
+  train_muon_nonfinite_blocks: "Muon non-finite matrices",
+  train_muon_recomputed_blocks: "Muon recomputed matrices",
 };
 
 const PHASES = [
@@ -116,7 +130,7 @@ function statisticChart(context: PanelContext, id: string, fallback: string, onV
     return offered().includes(wanted) ? wanted : (offered()[0] ?? wanted);
   };
   return new LineChart({
-    id, title: "By parameter group", unit: "", lateByOne: () => chosen() !== "train_grad_norm",
+    id, title: "By parameter group", unit: "", lateByOne: () => !chosen().startsWith("train_grad_"),
     curves: () => model.catalog.grouped(chosen()).flatMap((info) => curve(words(info.group), info)),
     tools: () => [menu(context, id, "Statistic", chosen(),
       offered().map((name) => [name, OPTIMIZER_STATISTICS[name] ?? name]))],
