@@ -57,6 +57,13 @@ NewtonSchulzPlan plan_in_form(const NewtonSchulzOptions& options, NewtonSchulzFo
     plan.restarts = place_restarts(options.coefficients, options.precision);
   }
   plan.exact_steps = exact_steps_of(options.coefficients);
+  // A set that no restart makes safe (CANS, 822) has its Gram form in fp32 only.
+  constexpr double kRoundable = 300;
+  if (form == NewtonSchulzForm::kGram && options.precision == MatrixPrecision::kBFloat16 &&
+      gram_condition(options.coefficients, plan.restarts, gram_perturbation(options.precision)) >
+          kRoundable) {
+    plan.exact_steps = static_cast<int>(options.coefficients.size());
+  }
   plan.diagnostics = options.diagnostics;
   return plan;
 }

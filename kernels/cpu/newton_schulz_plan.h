@@ -39,6 +39,9 @@ struct NewtonSchulzPlan {
     std::span<const int> restarts,
     double perturbation);
 
+// Rounding gives R false eigenvalues below 0, and a step multiplies those by a^2 and more.
+[[nodiscard]] double gram_perturbation(MatrixPrecision precision);
+
 // The fewest restarts, at the best places, that keep gram_condition in the bounds of a precision.
 [[nodiscard]] std::vector<int> place_restarts(
     std::span<const NewtonSchulzStep> coefficients, MatrixPrecision precision);

@@ -9,20 +9,14 @@ namespace muster::kernels {
 
 namespace {
 
-// Rounding gives R false eigenvalues below 0, and a step multiplies those by a^2 and more: 4e-4 for
-// bf16 (Zhang, Amsel, Chen, Dao), 1e-6 for fp32 (a few units of its rounding).
-double perturbation_of(MatrixPrecision precision) {
-  return precision == MatrixPrecision::kBFloat16 ? 4e-4 : 1e-6;
-}
-
 // The result carries about this many times the rounding of its operands: 1e-4 relative in fp32.
 double condition_limit(MatrixPrecision precision) {
   return precision == MatrixPrecision::kBFloat16 ? 100 : 2000;
 }
 
-// Singular values from 1e-6 to 1 by steps of 1 %, and 0: the polynomials bend much more slowly.
+// Singular values from 1e-6 to 1 by steps of 0.5 %, and 0: the polynomials bend much more slowly.
 std::vector<double> grid_of_singular_values() {
-  constexpr int kPerDecade = 230;
+  constexpr int kPerDecade = 500;
   constexpr int kDecades = 6;
   std::vector<double> grid{0};
   for (int i = -kPerDecade * kDecades; i <= 0; ++i) {
@@ -100,6 +94,11 @@ std::vector<std::vector<double>> stretch_conditions(
 
 }  // namespace
 
+// 4e-4 for bf16 (Zhang, Amsel, Chen, Dao), 1e-6 for fp32 (a few units of its rounding).
+double gram_perturbation(MatrixPrecision precision) {
+  return precision == MatrixPrecision::kBFloat16 ? 4e-4 : 1e-6;
+}
+
 double gram_condition(
     std::span<const NewtonSchulzStep> coefficients,
     std::span<const int> restarts,
@@ -125,7 +124,7 @@ std::vector<int> place_restarts(
   if (steps < 2) {
     return {};
   }
-  const auto cost = stretch_conditions(coefficients, perturbation_of(precision));
+  const auto cost = stretch_conditions(coefficients, gram_perturbation(precision));
   // best[j]: smallest worst condition of the first j steps in the current number of stretches;
   // cut[k][j]: where the last of k + 1 stretches begins.
   std::vector<double> best(cost[0]);

@@ -1,5 +1,7 @@
 #include "cpu/thread_team.h"
 
+#include <utility>
+
 namespace muster::kernels {
 
 ThreadTeam::ThreadTeam(int members) {
@@ -35,6 +37,10 @@ void ThreadTeam::run(std::int64_t tasks, const Task& task) {
   work(lock, 0);
   changed_.wait(lock, [this] { return unfinished_ == 0; });
   task_ = nullptr;
+  if (const std::exception_ptr failure = std::exchange(failure_, nullptr)) {
+    lock.unlock();
+    std::rethrow_exception(failure);
+  }
 }
 
 void ThreadTeam::work(std::unique_lock<std::mutex>& lock, int member) {
@@ -42,8 +48,16 @@ void ThreadTeam::work(std::unique_lock<std::mutex>& lock, int member) {
     const std::int64_t number = next_++;
     const Task& task = *task_;
     lock.unlock();
-    task(number, member);
+    std::exception_ptr failure;
+    try {
+      task(number, member);
+    } catch (...) {
+      failure = std::current_exception();
+    }
     lock.lock();
+    if (failure_ == nullptr) {
+      failure_ = failure;
+    }
     if (--unfinished_ == 0) {
       tasks_ = 0;
       next_ = 0;

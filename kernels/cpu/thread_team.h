@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -24,7 +25,8 @@ class ThreadTeam {
 
   [[nodiscard]] int members() const { return static_cast<int>(threads_.size()) + 1; }
 
-  // task(0 ... tasks - 1), each once, taken in this order; returns when all are done.
+  // task(0 ... tasks - 1), each once, taken in this order; returns when all are done. Throws what a
+  // task threw (the first of them), after the others have run.
   void run(std::int64_t tasks, const Task& task);
 
  private:
@@ -37,6 +39,7 @@ class ThreadTeam {
   std::int64_t tasks_{0};
   std::int64_t next_{0};
   std::int64_t unfinished_{0};
+  std::exception_ptr failure_;
   bool stopping_{false};
   std::vector<std::thread> threads_;
 };
