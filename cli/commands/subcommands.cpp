@@ -16,6 +16,7 @@ constexpr std::array kSubcommands{
     Subcommand{"status", "Show what a collector's database knows of a run", false, declare_status},
     Subcommand{"send", "Send a command to a run", false, declare_send},
     Subcommand{"ckpt", "List, show and verify checkpoints", false, declare_ckpt},
+    Subcommand{"plan", "Show what a model costs per rank, before any run", false, declare_plan},
 };
 
 }  // namespace

@@ -39,6 +39,7 @@ Action declare_collector(CLI::App& command, const Tail& tail);
 Action declare_status(CLI::App& command, const Tail& tail);
 Action declare_send(CLI::App& command, const Tail& tail);
 Action declare_demo(CLI::App& command, const Tail& tail);
+Action declare_plan(CLI::App& command, const Tail& tail);
 
 inline constexpr int kExitError = 1;
 inline constexpr int kExitUsage = 2;
