@@ -79,7 +79,11 @@ kernels::UpdateTensors tensors_of(Shard& shard, std::size_t begin, std::size_t c
   tensors.first = view_of(shard.first, shard, begin);
   tensors.second = view_of(shard.second, shard, begin);
   tensors.count = static_cast<std::int64_t>(count);
-  tensors.first_index = shard.first_index + static_cast<std::int64_t>(begin);
+  // Rounding counts over the global tensor, 8-bit blocks over the unit.
+  tensors.first_index =
+      shard.first.type == StateType::kInt8Block || shard.second.type == StateType::kInt8Block
+          ? static_cast<std::int64_t>((shard.piece.parameter_begin + begin) % shard.unit)
+          : shard.first_index + static_cast<std::int64_t>(begin);
   return tensors;
 }
 

@@ -7,6 +7,7 @@
 #include <muster/common/random.h>
 #include <muster/kernels/low_precision.h>
 
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,88 @@ inline OptimizerOptions small_options() {
       {"w*", Rule::kMuon, "hidden", 0.1, 1.0},
       {"tall", Rule::kMuon, "hidden", 0.1, 2.0},
   };
+  return options;
+}
+
+inline constexpr Layout kLayouts[] = {
+    Layout::kWholeMatrices,
+    Layout::kFlatRedundant,
+    Layout::kFlatOwner,
+    Layout::kRowShards,
+    Layout::kReplicated,
+};
+
+// Shapes that divide by nothing: 18 rows over 8 ranks, primes, fewer matrices than ranks, blocks in
+// one and in several runs, stacks, and a rule of every kind.
+inline std::vector<ParameterSpec> uneven_model() {
+  std::vector<ParameterSpec> specs = {
+      {"embedding", {31, 17}, Placement::kReplicated},
+      {"norm", {13}, Placement::kReplicated},
+      {"w18", {18, 23}, Placement::kReplicated},
+      {"w29", {29, 37}, Placement::kReplicated},
+      {"heads", {20, 19}, Placement::kReplicated},
+      {"qkv", {21, 11}, Placement::kReplicated},
+      {"grouped", {24, 7}, Placement::kReplicated},
+      {"stack", {5, 9, 14}, Placement::kReplicated},
+      {"gain", {41}, Placement::kReplicated},
+      {"scale", {301}, Placement::kReplicated},
+      {"mix", {3, 67}, Placement::kReplicated},
+      {"rate", {53}, Placement::kReplicated},
+      {"experts.up", {3, 14, 6}, Placement::kExpert},
+      {"experts.bias", {3, 6}, Placement::kExpert},
+  };
+  specs[4].blocks = {{5}, 4, false};
+  specs[5].blocks = {{13, 4, 4}, 1, false};
+  specs[6].blocks = {{4, 2, 2}, 3, true};
+  return specs;
+}
+
+inline OptimizerOptions uneven_options(Layout layout) {
+  OptimizerOptions options;
+  options.routes = {
+      {"embedding", Rule::kAdamW, "embedding", 0.1, 1.0},
+      {"norm", Rule::kAdamW, "norm", 0.0, 0.5},
+      {"gain", Rule::kSgd, "vectors", 0.1, 1.0},
+      {"scale", Rule::kMomentum, "vectors", 0.1, 1.0},
+      {"mix", Rule::kRmsProp, "vectors", 0.1, 1.0},
+      {"rate", Rule::kAdam, "vectors", 0.1, 1.0},
+      {"experts.bias", Rule::kAdamW, "experts", 0.0, 1.0},
+      {"experts.*", Rule::kMuon, "experts", 0.1, 1.0},
+      {"*", Rule::kMuon, "hidden", 0.1, 1.0},
+  };
+  options.layout = layout;
+  options.cut_granularity = 32;
+  return options;
+}
+
+// Large enough for 8-bit states, units that end within a block, one parameter that stays fp32.
+inline std::vector<ParameterSpec> large_model(FloatType dtype = FloatType::kFloat32) {
+  return {
+      {"embedding", {131, 67}, Placement::kReplicated, dtype},
+      {"norm", {13}, Placement::kReplicated, dtype},
+      {"w", {96, 64}, Placement::kReplicated, dtype},
+      {"stack", {3, 70, 61}, Placement::kReplicated, dtype},
+      {"scale", {4100}, Placement::kReplicated, dtype},
+      {"mix", {5003}, Placement::kReplicated, dtype},
+      {"rate", {4099}, Placement::kReplicated, dtype},
+      {"experts.up", {2, 75, 40}, Placement::kExpert, dtype},
+      {"experts.bias", {2, 2100}, Placement::kExpert, dtype},
+  };
+}
+
+inline OptimizerOptions large_options(Layout layout, StateType state) {
+  OptimizerOptions options;
+  options.routes = {
+      {"embedding", Rule::kAdamW, "embedding", 0.1, 1.0, state},
+      {"norm", Rule::kAdamW, "vectors", 0.0, 0.5, state},
+      {"scale", Rule::kMomentum, "vectors", 0.1, 1.0, state},
+      {"mix", Rule::kRmsProp, "vectors", 0.1, 1.0, state},
+      {"rate", Rule::kAdam, "vectors", 0.1, 1.0, state},
+      {"experts.bias", Rule::kAdamW, "experts", 0.0, 1.0, state},
+      {"*", Rule::kMuon, "hidden", 0.1, 1.0, state},
+  };
+  options.layout = layout;
+  options.seed = 99;
   return options;
 }
 
@@ -75,6 +158,26 @@ inline std::vector<std::vector<float>> values_of(Optimizer& optimizer) {
     }
   }
   return values;
+}
+
+// Empty when both are the same bits, else where they first are not.
+inline std::string difference(
+    const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
+  if (a.size() != b.size()) {
+    return "different numbers of parameters";
+  }
+  for (std::size_t p = 0; p < a.size(); ++p) {
+    if (a[p].size() != b[p].size()) {
+      return "parameter " + std::to_string(p) + " has different sizes";
+    }
+    for (std::size_t i = 0; i < a[p].size(); ++i) {
+      if (std::memcmp(&a[p][i], &b[p][i], sizeof(float)) != 0) {
+        return "parameter " + std::to_string(p) + " at " + std::to_string(i) + ": " +
+               std::to_string(a[p][i]) + " and " + std::to_string(b[p][i]);
+      }
+    }
+  }
+  return {};
 }
 
 inline StepDecision decide(double gradient_scale, double learning_rate) {
