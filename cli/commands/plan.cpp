@@ -165,9 +165,7 @@ std::string footer() {
   std::string text =
       "Prints memory, Newton-Schulz work and traffic of every rank for a model and a ZeRO-1 "
       "layout,\n"
-      "from shapes alone: nothing is allocated and nothing runs. The hash is the one that the "
-      "ranks\n"
-      "of a run compare.\n\n"
+      "from shapes alone: nothing is allocated and nothing runs.\n\n"
       "Layouts: whole (default), flat_owner, flat_redundant, row_shards, replicated; all compares\n"
       "them in one table. docs/optimizers.md explains layouts, figures and the model file.\n\n"
       "Presets:\n";

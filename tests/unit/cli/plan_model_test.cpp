@@ -139,6 +139,17 @@ TEST(ModelFile, DividesTheExpertsOverExpertParallelRanks) {
       HasSubstr("the 12 experts of parameter 'w' do not divide over 8 expert-parallel ranks"));
 }
 
+TEST(ModelFile, TheExampleOfMoeLmIsPlannable) {
+  const auto model = read_model(MUSTER_EXAMPLE_PLAN);
+  ASSERT_TRUE(model) << model.status().message();
+  const auto specs = local_specs(*model, model->ranks, model->expert_ranks);
+  ASSERT_TRUE(specs) << specs.status().message();
+  const auto report =
+      optimizer::report_plan(*specs, model->options, model->ranks, model->expert_ranks);
+  ASSERT_TRUE(report) << report.status().message();
+  EXPECT_EQ(report->regions.size(), 3U);
+}
+
 TEST(Presets, ArePlannableAsTheyAre) {
   for (const Preset& preset : presets()) {
     SCOPED_TRACE(preset.name);

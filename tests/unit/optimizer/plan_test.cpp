@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 
 namespace muster::optimizer {
@@ -276,6 +277,33 @@ TEST(Plan, MatchesTheRegionPlanThatRunsUse) {
       EXPECT_EQ(region.cost[rank].state_bytes, 4.0 * static_cast<double>(stored));
       EXPECT_DOUBLE_EQ(region.cost[rank].newton_schulz_flops, plan.newton_schulz_flops[rank]);
     }
+  }
+}
+
+// 60 layers of 384 experts with three matrices each. It takes 0.06 s; a plan that visits all ranks
+// for every matrix would take minutes.
+TEST(Plan, ManyExpertsOnManyRanksArePlannedInTwoSeconds) {
+  std::vector<ParameterSpec> specs;
+  for (int layer = 0; layer < 60; ++layer) {
+    for (const char* name : {"gate", "up", "down"}) {
+      specs.push_back(spec_of("layers." + std::to_string(layer) + "." + name, {384, 2048, 7168}));
+    }
+  }
+  for (const Layout layout : kAllLayouts) {
+    SCOPED_TRACE(to_string(layout));
+    const auto start = std::chrono::steady_clock::now();
+    const PlanReport report = reported(specs, options_for(layout), 4096);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds{2});
+    EXPECT_EQ(report.regions.at(0).matrices, 69120);
+  }
+}
+
+TEST(Plan, ManyMoreRanksThanMatricesArePlannedToo) {
+  for (const Layout layout : kAllLayouts) {
+    SCOPED_TRACE(to_string(layout));
+    const RegionCost region = reported(dense_7b(), options_for(layout), 100000).regions.at(0);
+    ASSERT_EQ(region.cost.size(), 100000U);
+    EXPECT_GT(region.cost.front().state_bytes, 0);
   }
 }
 
