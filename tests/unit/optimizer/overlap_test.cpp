@@ -1,0 +1,221 @@
+// Buckets that move on a thread of their own.
+#include "model.h"
+#include "src/mover.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <numeric>
+#include <tuple>
+
+namespace muster::optimizer {
+namespace {
+
+constexpr int kSteps = 3;
+
+enum class Order { kBackward, kForward, kShuffled, kSome };
+
+std::vector<std::size_t> ready_order(std::size_t count, Order order, std::uint64_t seed) {
+  std::vector<std::size_t> indices(count);
+  std::iota(indices.begin(), indices.end(), std::size_t{0});
+  if (order == Order::kBackward) {
+    std::reverse(indices.begin(), indices.end());
+  } else if (order != Order::kForward) {
+    Random random{seed};
+    for (std::size_t i = count; i > 1; --i) {
+      std::swap(indices[i - 1], indices[random.below(i)]);
+    }
+  }
+  if (order == Order::kSome) {
+    indices.resize(count / 2);  // the rest is left to reduce_gradients
+  }
+  return indices;
+}
+
+std::vector<std::vector<float>> train(
+    int ranks, OptimizerOptions options, bool overlap, Order order) {
+  options.overlap = overlap;
+  options.bucket_bytes = 2048;
+  std::mutex mutex;
+  std::vector<std::vector<float>> values;
+  run_ranks(ranks, [&](comm::Communicator& world) {
+    const auto optimizer = make_optimizer(uneven_model(), options, world, &world);
+    ASSERT_NE(optimizer, nullptr);
+    set_initial_values(*optimizer);
+    for (int step = 0; step < kSteps; ++step) {
+      add_slice_gradients(*optimizer, step, world.rank());
+      // Every rank finishes its gradients in an order of its own.
+      const auto seed = static_cast<std::uint64_t>(step * 100 + world.rank());
+      for (const std::size_t index : ready_order(optimizer->parameters().size(), order, seed)) {
+        optimizer->gradient_ready(index);
+        optimizer->gradient_ready(index);  // saying it twice changes nothing
+      }
+      ASSERT_TRUE(optimizer->reduce_gradients(soon()).ok());
+      ASSERT_TRUE(optimizer->apply(decide(1.0, 0.01), soon()).ok());
+      optimizer->zero_gradients();
+      optimizer->begin_gather(soon());
+      for (std::size_t index = 0; index < optimizer->parameters().size(); ++index) {
+        ASSERT_TRUE(optimizer->wait_gathered(index, soon()).ok());
+      }
+      ASSERT_TRUE(optimizer->gather_parameters(soon()).ok());
+    }
+    const std::lock_guard lock{mutex};
+    if (values.empty()) {
+      values = values_of(*optimizer);
+    }
+    EXPECT_EQ(difference(values_of(*optimizer), values), "");
+  });
+  return values;
+}
+
+class Overlap : public ::testing::TestWithParam<std::tuple<Layout, Order>> {};
+
+TEST_P(Overlap, EndsWithTheSameBits) {
+  const auto [layout, order] = GetParam();
+  const OptimizerOptions options = uneven_options(layout);
+  const auto plain = train(3, options, false, order);
+  EXPECT_EQ(difference(train(3, options, true, order), plain), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Orders,
+    Overlap,
+    ::testing::Combine(
+        ::testing::ValuesIn(kLayouts),
+        ::testing::Values(Order::kBackward, Order::kForward, Order::kShuffled, Order::kSome)));
+
+TEST(OverlapGuard, LooksAtLocalGradientsBeforeTheyMove) {
+  std::mutex mutex;
+  std::int64_t total = 0;
+  run_ranks(2, [&](comm::Communicator& world) {
+    OptimizerOptions options = small_options();
+    options.overlap = true;
+    const auto optimizer = make_optimizer(small_model(), options, world, &world);
+    // Opposite infinities would be one NaN in the sum, finite ones that overflow none at all
+    // before.
+    optimizer->find("wk")->gradient[0] = world.rank() == 0
+                                             ? std::numeric_limits<float>::infinity()
+                                             : -std::numeric_limits<float>::infinity();
+    for (std::size_t index = 0; index < optimizer->parameters().size(); ++index) {
+      optimizer->gradient_ready(index);
+    }
+    ASSERT_TRUE(optimizer->reduce_gradients(soon()).ok());
+    const std::lock_guard lock{mutex};
+    total += optimizer->local_statistics().nonfinite_count;
+  });
+  EXPECT_GE(total, 2);
+}
+
+// A parameter without a gradient on some ranks: they say nothing about it and must not hang.
+TEST(OverlapGuard, AParameterWithoutGradientOnSomeRanksDesynchronisesNothing) {
+  for (const bool overlap : {false, true}) {
+    std::mutex mutex;
+    std::vector<std::vector<float>> values;
+    run_ranks(3, [&](comm::Communicator& world) {
+      OptimizerOptions options = uneven_options(Layout::kFlatOwner);
+      options.overlap = overlap;
+      options.bucket_bytes = 1024;
+      const auto optimizer = make_optimizer(uneven_model(), options, world, &world);
+      set_initial_values(*optimizer);
+      for (int step = 0; step < 2; ++step) {
+        for (std::size_t index = 0; index < optimizer->parameters().size(); ++index) {
+          if (static_cast<int>(index) % 3 != world.rank()) {
+            optimizer->parameters()[index].gradient[0] = 0.5F;
+            optimizer->gradient_ready(index);
+          }
+        }
+        finish_step(*optimizer, decide(1.0, 0.01));
+      }
+      const std::lock_guard lock{mutex};
+      if (values.empty()) {
+        values = values_of(*optimizer);
+      }
+      EXPECT_EQ(difference(values_of(*optimizer), values), "");
+    });
+  }
+}
+
+TEST(OverlapGuard, ADeadPeerEndsInAStatus) {
+  run_ranks(2, [](comm::Communicator& world) {
+    OptimizerOptions options = small_options();
+    options.overlap = true;
+    const auto optimizer = make_optimizer(small_model(), options, world, &world);
+    if (world.rank() == 1) {
+      world.abort("rank 1 is lost");
+      return;
+    }
+    for (std::size_t index = 0; index < optimizer->parameters().size(); ++index) {
+      optimizer->gradient_ready(index);
+    }
+    EXPECT_FALSE(optimizer->reduce_gradients(soon()).ok());
+    optimizer->begin_gather(soon());
+    EXPECT_FALSE(optimizer->wait_gathered(0, soon()).ok());
+    EXPECT_FALSE(optimizer->gather_parameters(soon()).ok());
+  });
+}
+
+TEST(OverlapGuard, APeerThatNeverReducesEndsByTheDeadline) {
+  std::atomic<bool> done{false};
+  run_ranks(2, [&](comm::Communicator& world) {
+    OptimizerOptions options = small_options();
+    options.overlap = true;
+    const auto optimizer = make_optimizer(small_model(), options, world, &world);
+    if (world.rank() == 1) {
+      done.wait(false);
+      return;
+    }
+    for (std::size_t index = 0; index < optimizer->parameters().size(); ++index) {
+      optimizer->gradient_ready(index);
+    }
+    const Status late = optimizer->reduce_gradients(Deadline::after(std::chrono::milliseconds{50}));
+    EXPECT_EQ(late.code(), StatusCode::kDeadlineExceeded) << late.to_string();
+    done = true;
+    done.notify_all();
+  });
+}
+
+// Going out of scope in the middle of a step frees the mover.
+TEST(OverlapGuard, EndsCleanlyWithGradientsUnderWay) {
+  run_ranks(2, [](comm::Communicator& world) {
+    OptimizerOptions options = small_options();
+    options.overlap = true;
+    const auto optimizer = make_optimizer(small_model(), options, world, &world);
+    if (world.rank() == 0) {
+      for (std::size_t index = 0; index < optimizer->parameters().size(); ++index) {
+        optimizer->gradient_ready(index);
+      }
+    }
+  });
+}
+
+TEST(OverlapGuard, AGatheringUnderWayIsFinishedBeforeTheEnd) {
+  run_ranks(2, [](comm::Communicator& world) {
+    OptimizerOptions options = small_options();
+    options.overlap = true;
+    {
+      const auto optimizer = make_optimizer(small_model(), options, world, &world);
+      optimizer->begin_gather(soon());
+    }
+    EXPECT_TRUE(world.barrier(soon()).ok());
+  });
+}
+
+TEST(Mover, RunsJobsInOrderAndStopsAtTheFirstError) {
+  std::vector<int> ran;
+  Mover mover{[](std::string_view) {}};
+  for (int job = 0; job < 4; ++job) {
+    mover.submit(true, [&ran, job] {
+      ran.push_back(job);
+      return job == 2 ? unavailable("job 2") : Status{};
+    });
+  }
+  EXPECT_TRUE(mover.wait(2, soon()).ok() || !ran.empty());
+  EXPECT_EQ(mover.wait(4, soon()).message(), "job 2");
+  EXPECT_THAT(ran, ::testing::ElementsAre(0, 1, 2));
+}
+
+}  // namespace
+}  // namespace muster::optimizer
