@@ -1,35 +1,34 @@
-#include "cpu/scratch.h"
-#include "cpu/simd/table.h"
+// Sequences of one length: exact attention (flash_call.h) without its checks.
+#include "cpu/flash_call.h"
 
 #include <muster/kernels/attention.h>
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
 namespace muster::kernels {
 
 namespace {
 
-std::int64_t token_stride(const AttentionShape& shape) {
-  return shape.heads * shape.head_dim;
-}
-
-// Offset of (batch, head) in [batch, sequence, heads, head_dim].
-std::int64_t head_offset(const AttentionShape& shape, std::int64_t batch, std::int64_t head) {
-  return batch * shape.sequence * token_stride(shape) + head * shape.head_dim;
-}
-
 template <typename T>
-AttentionHead<T> head_of(
-    const AttentionShape& shape, std::int64_t offset, const T* q, const T* k, const T* v) {
+FlashCall call_of(const AttentionShape& shape) {
   return {
-      .sequence = shape.sequence,
+      .type = std::is_same_v<T, double> ? AttentionType::kFloat64 : AttentionType::kFloat32,
+      .heads = shape.heads,
+      .kv_heads = shape.heads,
       .head_dim = shape.head_dim,
-      .stride = token_stride(shape),
-      .scale = static_cast<T>(shape.scale),
-      .q = q + offset,
-      .k = k + offset,
-      .v = v + offset};
+      .total_q = shape.sequence,
+      .sequences = {{0, shape.sequence, 0, shape.sequence}},
+      .causal = true,
+      .scale = shape.scale};
+}
+
+// Sequence `batch` of [batch, sequence, heads, head_dim].
+template <typename T>
+FlashTensor tensor_of(const AttentionShape& shape, const T* data, std::int64_t batch) {
+  const std::int64_t stride = shape.heads * shape.head_dim;
+  return {const_cast<T*>(data) + batch * shape.sequence * stride, stride, shape.head_dim};
 }
 
 }  // namespace
@@ -43,19 +42,18 @@ void attention_forward(
     T* out,
     T* lse,
     float* max_logits) {
-  std::fill_n(max_logits, shape.heads, -std::numeric_limits<float>::infinity());
-  T* scratch = thread_scratch<T>(attention_forward_scratch<T>(shape.head_dim, shape.sequence));
-  for (std::int64_t b = 0; b < shape.batch; ++b) {
-    for (std::int64_t h = 0; h < shape.heads; ++h) {
-      const std::int64_t offset = head_offset(shape, b, h);
-      const auto largest = static_cast<float>(kernel_table<T>().attention_forward(
-          head_of(shape, offset, q, k, v),
-          out + offset,
-          lse + (b * shape.heads + h) * shape.sequence,
-          scratch));
-      const bool take = largest > max_logits[h] || largest != largest;
-      max_logits[h] = take ? largest : max_logits[h];
-    }
+  const FlashCall call = call_of<T>(shape);
+  FlashCounts counts(shape.heads);
+  for (std::int64_t b = 0; b < shape.batch && shape.sequence > 0; ++b) {
+    flash_forward_call<T>(
+        call,
+        {tensor_of(shape, q, b), tensor_of(shape, k, b), tensor_of(shape, v, b)},
+        {tensor_of(shape, out, b), lse + b * shape.heads * shape.sequence},
+        &counts);
+  }
+  for (std::size_t h = 0; h < counts.max_logit.size(); ++h) {
+    max_logits[h] =
+        counts.nan_rows[h] > 0 ? std::numeric_limits<float>::quiet_NaN() : counts.max_logit[h];
   }
 }
 
@@ -71,19 +69,18 @@ void attention_backward(
     T* dq,
     T* dk,
     T* dv) {
-  T* scratch = thread_scratch<T>(attention_backward_scratch<T>(shape.head_dim, shape.sequence));
-  for (std::int64_t b = 0; b < shape.batch; ++b) {
-    for (std::int64_t h = 0; h < shape.heads; ++h) {
-      const std::int64_t offset = head_offset(shape, b, h);
-      const AttentionGradients<T> gradients{
-          .out = out + offset,
-          .lse = lse + (b * shape.heads + h) * shape.sequence,
-          .dout = dout + offset,
-          .dq = dq + offset,
-          .dk = dk + offset,
-          .dv = dv + offset};
-      kernel_table<T>().attention_backward(head_of(shape, offset, q, k, v), gradients, scratch);
-    }
+  const FlashCall call = call_of<T>(shape);
+  for (std::int64_t b = 0; b < shape.batch && shape.sequence > 0; ++b) {
+    flash_backward_call<T>(
+        call,
+        {tensor_of(shape, q, b), tensor_of(shape, k, b), tensor_of(shape, v, b)},
+        {.out = tensor_of(shape, out, b),
+         .lse = lse + b * shape.heads * shape.sequence,
+         .dout = tensor_of(shape, dout, b),
+         .dlse = nullptr,
+         .dq = tensor_of(shape, dq, b),
+         .dk = tensor_of(shape, dk, b),
+         .dv = tensor_of(shape, dv, b)});
   }
 }
 

@@ -19,15 +19,36 @@ MUSTER_INLINE const E* row_at(const FlashRows& rows, std::int64_t i) {
   return static_cast<const E*>(rows.data) + row_offset(rows, i);
 }
 
+typedef std::uint16_t SquareHalves __attribute__((vector_size(2 * kSquare)));  // NOLINT
+
+// GCC's conversions of vectors go lane by lane.
+MUSTER_INLINE Words<SquareRow> widen_halves(const std::uint16_t* p) {
+  SquareHalves raw;  // NOLINT(cppcoreguidelines-pro-type-member-init)
+  __builtin_memcpy(&raw, p, sizeof(raw));
+#if defined(__AVX512F__)
+  return Words<SquareRow>(_mm512_maskz_cvtepu16_epi32(0xFFFF, __m256i(raw)));
+#else
+  return __builtin_convertvector(raw, Words<SquareRow>);
+#endif
+}
+
+MUSTER_INLINE SquareHalves narrow_words(Words<SquareRow> words) {
+#if defined(__AVX512F__)
+  return SquareHalves(_mm512_maskz_cvtepi32_epi16(0xFFFF, __m512i(words)));
+#else
+  return __builtin_convertvector(words, SquareHalves);
+#endif
+}
+
 MUSTER_INLINE SquareRow widen_bf16(const std::uint16_t* p, std::int64_t count) {
   if (count >= kSquare) {
-    return from_bf16<SquareRow>(load_lanes<Words<SquareRow>>(p));
+    return from_bf16<SquareRow>(widen_halves(p));
   }
   std::uint16_t some[kSquare] = {};
   for (std::int64_t i = 0; i < count; ++i) {
     some[i] = p[i];
   }
-  return from_bf16<SquareRow>(load_lanes<Words<SquareRow>>(some));
+  return from_bf16<SquareRow>(widen_halves(some));
 }
 
 // kSquare elements of a row from `first` on as floats, 0 beyond its end.

@@ -17,7 +17,7 @@
 // Thread-safety: functions of their arguments.
 #pragma once
 
-#include <muster/kernels/flash_attention.h>
+#include <muster/kernels/attention_type.h>
 
 #include <cstdint>
 

@@ -14,9 +14,8 @@ MUSTER_INLINE void store_floats(
     store_row(static_cast<float*>(to.data) + offset, x, count);
     return;
   }
-  typedef std::uint16_t Halves __attribute__((vector_size(2 * kSquare)));  // NOLINT
   auto* place = static_cast<std::uint16_t*>(to.data) + offset;
-  const auto halves = narrow_lanes<Halves>(to_bf16(x));
+  const auto halves = narrow_words(to_bf16(x));
   if (count >= kSquare) {
     __builtin_memcpy(place, &halves, sizeof(halves));
     return;

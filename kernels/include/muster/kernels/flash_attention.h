@@ -15,14 +15,12 @@
 #pragma once
 
 #include <muster/common/expected.h>
+#include <muster/kernels/attention_type.h>
 
 #include <cstdint>
 #include <span>
 
 namespace muster::kernels {
-
-// bf16 elements are carried as std::uint16_t; all sums run in fp32. kFloat64 is for gradient tests.
-enum class AttentionType : std::uint8_t { kFloat32, kBFloat16, kFloat64 };
 
 // A tensor [tokens, heads, head_dim] by its strides, in elements; the head dimension is contiguous.
 struct AttentionInput {
