@@ -14,8 +14,8 @@ struct Rates {
   double pack_seconds;  // of one element of an operand
 };
 
-constexpr Rates kFloat32Rates{110e9, 0.25e-9};
-constexpr Rates kBFloat16Rates{215e9, 0.25e-9};
+constexpr Rates kFloat32Rates{110e9, 0.1e-9};
+constexpr Rates kBFloat16Rates{215e9, 0.1e-9};
 constexpr double kTileSeconds = 0.05e-9;    // an element of the result, per block of the depth
 constexpr double kMirrorSeconds = 0.35e-9;  // an element above the diagonal
 constexpr double kDepthBlock = 256;
