@@ -29,6 +29,14 @@ void add_report(
       std::max(group.orthogonality_error_max, report.orthogonality_error);
 }
 
+// Blocks that lie in the matrix like a batch: one run each, equal, one after the other.
+bool is_batch(const RoutedParameter& parameter) {
+  return std::all_of(
+      parameter.blocks.begin(), parameter.blocks.end(), [&](const MatrixBlock& block) {
+        return block.runs.size() == 1 && block.rows == parameter.blocks.front().rows;
+      });
+}
+
 // Copies the runs of a block between its matrix and `packed`.
 template <typename Copy>
 void for_each_run(const MatrixBlock& block, std::size_t cols, const Copy& copy) {
@@ -57,11 +65,11 @@ void Orthogonaliser::run(
   std::vector<Block> adjacent;
   std::vector<Block> scattered;
   for (const WorkMatrix& matrix : matrices) {
+    std::vector<Block>& blocks = is_batch(*matrix.parameter) ? adjacent : scattered;
     for (const MatrixBlock& block : matrix.parameter->blocks) {
       const auto row = static_cast<std::size_t>(block.runs.front().begin);
       const std::size_t cols = static_cast<std::size_t>(matrix.parameter->cols);
-      (block.runs.size() == 1 ? adjacent : scattered)
-          .push_back({&matrix, &block, matrix.offset + row * cols});
+      blocks.push_back({&matrix, &block, matrix.offset + row * cols});
     }
   }
   std::size_t first = 0;

@@ -1,5 +1,5 @@
 // Newton-Schulz over the blocks of whole matrices that lie in memory together: equal neighbours in
-// one batch, blocks of several runs gathered first.
+// one batch where they lie, unequal blocks and those of several runs gathered by shape first.
 #pragma once
 
 #include "src/routing.h"

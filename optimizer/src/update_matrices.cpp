@@ -13,7 +13,19 @@ std::size_t scratch_elements(const OptimizerOptions& options) {
   return std::max<std::size_t>(options.exchange_bytes / sizeof(float), 1);
 }
 
-// This rank's matrices that are whole where they are stored, equal shapes together.
+// Equal shapes next to each other are orthogonalised in one batch.
+void sort_by_shape(
+    std::vector<std::size_t>& tasks, const RegionPlan& plan, const Routing& routing) {
+  const auto shape = [&](std::size_t index) {
+    const RoutedParameter& parameter = routing.parameters[plan.tasks[index].parameter];
+    return std::pair{parameter.rows, parameter.cols};
+  };
+  std::stable_sort(tasks.begin(), tasks.end(), [&](std::size_t a, std::size_t b) {
+    return shape(a) < shape(b);
+  });
+}
+
+// This rank's matrices that are whole where they are stored.
 std::vector<std::size_t> own_tasks(const RegionPlan& plan, const Routing& routing, int rank) {
   std::vector<std::size_t> own;
   for (std::size_t index = 0; index < plan.tasks.size(); ++index) {
@@ -21,12 +33,7 @@ std::vector<std::size_t> own_tasks(const RegionPlan& plan, const Routing& routin
       own.push_back(index);
     }
   }
-  const auto shape = [&](std::size_t index) {
-    const RoutedParameter& parameter = routing.parameters[plan.tasks[index].parameter];
-    return std::pair{parameter.rows, parameter.cols};
-  };
-  std::stable_sort(
-      own.begin(), own.end(), [&](std::size_t a, std::size_t b) { return shape(a) < shape(b); });
+  sort_by_shape(own, plan, routing);
   return own;
 }
 
@@ -105,14 +112,19 @@ Status MatrixUpdate::run_round(const Step& step, const ExchangeRound& round) {
 }
 
 void MatrixUpdate::place(const Step& step, const ExchangeRound& round) {
+  const auto& tasks = step.region.plan().tasks;
+  std::vector<std::size_t> computed;
+  for (const std::size_t index : round.tasks) {
+    if (computes(tasks[index], step.rank)) {
+      computed.push_back(index);
+    }
+  }
+  sort_by_shape(computed, step.region.plan(), *routing_);
   matrices_.clear();
   work_offset_.clear();
   std::size_t size = 0;
-  for (const std::size_t index : round.tasks) {
-    const MatrixTask& task = step.region.plan().tasks[index];
-    if (!computes(task, step.rank)) {
-      continue;
-    }
+  for (const std::size_t index : computed) {
+    const MatrixTask& task = tasks[index];
     matrices_.push_back(
         {&routing_->parameters[task.parameter], size, task.computing.front() == step.rank});
     work_offset_[index] = size;

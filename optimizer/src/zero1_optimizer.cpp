@@ -144,6 +144,12 @@ LocalStatistics Zero1Optimizer::local_statistics() {
 }
 
 Status Zero1Optimizer::apply(const StepDecision& decision, Deadline deadline) {
+  const std::size_t factors = decision.group_clip_factors.size();
+  if (factors != 0 && factors != update_statistics_.size()) {
+    return invalid_argument(
+        "apply: " + std::to_string(factors) + " clip factors for " +
+        std::to_string(update_statistics_.size()) + " groups; give one each or none");
+  }
   std::fill(update_statistics_.begin(), update_statistics_.end(), GroupUpdateStatistics{});
   moved_.exchange = 0;
   moved_.agc = 0;

@@ -109,6 +109,24 @@ TEST(OverlapGuard, LooksAtLocalGradientsBeforeTheyMove) {
   EXPECT_GE(total, 2);
 }
 
+TEST(OverlapGuard, MovesTheSameBytes) {
+  run_ranks(3, [](comm::Communicator& world) {
+    std::vector<MovedBytes> moved;
+    for (const bool overlap : {false, true}) {
+      OptimizerOptions options = uneven_options(Layout::kRowShards);
+      options.overlap = overlap;
+      const auto optimizer = make_optimizer(uneven_model(), options, world, &world);
+      optimizer->gradient_ready(2);
+      finish_step(*optimizer, decide(1.0, 0.01));
+      moved.push_back(optimizer->moved_bytes());
+    }
+    EXPECT_EQ(moved[0].reduce_scatter, moved[1].reduce_scatter);
+    EXPECT_EQ(moved[0].all_gather, moved[1].all_gather);
+    EXPECT_EQ(moved[0].exchange, moved[1].exchange);
+    EXPECT_EQ(moved[0].collectives, moved[1].collectives);
+  });
+}
+
 // A parameter without a gradient on some ranks: they say nothing about it and must not hang.
 TEST(OverlapGuard, AParameterWithoutGradientOnSomeRanksDesynchronisesNothing) {
   for (const bool overlap : {false, true}) {

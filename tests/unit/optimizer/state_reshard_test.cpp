@@ -143,6 +143,61 @@ TEST(ReshardExperts, AnotherNumberOfExpertGroupsHoldsTheSameExperts) {
   }
 }
 
+// Rounding and 8-bit blocks count over all experts of the job: who holds them changes nothing.
+TEST(ReshardExperts, ExpertParallelTrainingGivesTheBitsOfOneRankWithAllExperts) {
+  for (const StateType state : {StateType::kFloat32, StateType::kBFloat16, StateType::kInt8Block}) {
+    SCOPED_TRACE(kernels::to_string(state));
+    const OptimizerOptions options = large_options(Layout::kWholeMatrices, state);
+    // Gradients of experts 0 and 1 on rank 0, of 2 and 3 on rank 1; of everything else on rank 0.
+    const auto fill = [](Parameter& parameter, int step, int group) {
+      Random random{static_cast<std::uint64_t>(step * 10 + group)};
+      for (float& gradient : parameter.gradient) {
+        gradient = exact_value(random);
+      }
+    };
+    StateStore split;
+    run_ranks(2, [&](comm::Communicator& world) {
+      const auto peers = world.split(world.rank(), 0, soon());
+      ASSERT_TRUE(peers.ok());
+      const auto optimizer = make_optimizer(large_model(), options, world, peers->get());
+      for (int step = 0; step < 3; ++step) {
+        for (Parameter& parameter : optimizer->parameters()) {
+          if (parameter.spec.placement == Placement::kExpert || world.rank() == 0) {
+            fill(parameter, step, world.rank());
+          }
+        }
+        finish_step(*optimizer, decide(1.0, 0.01));
+      }
+      split.save(*optimizer);
+    });
+    std::vector<ParameterSpec> joined = large_model();
+    joined[7].shape[0] *= 2;
+    joined[8].shape[0] *= 2;
+    StateStore alone;
+    run_ranks(1, [&](comm::Communicator& world) {
+      const auto optimizer = make_optimizer(joined, options, world, &world);
+      for (int step = 0; step < 3; ++step) {
+        for (Parameter& parameter : optimizer->parameters()) {
+          const std::span<float> whole = parameter.gradient;
+          if (parameter.spec.placement != Placement::kExpert) {
+            fill(parameter, step, 0);
+            continue;
+          }
+          for (int group = 0; group < 2; ++group) {
+            parameter.gradient =
+                whole.subspan(static_cast<std::size_t>(group) * whole.size() / 2, whole.size() / 2);
+            fill(parameter, step, group);
+          }
+          parameter.gradient = whole;
+        }
+        finish_step(*optimizer, decide(1.0, 0.01));
+      }
+      alone.save(*optimizer);
+    });
+    EXPECT_EQ(split.contents(), alone.contents());
+  }
+}
+
 TEST(ReshardPrecision, SixteenBitParametersKeepTypeAndMaster) {
   for (const FloatType dtype : {FloatType::kBFloat16, FloatType::kFloat16}) {
     const auto specs = large_model(dtype);

@@ -321,6 +321,25 @@ TEST_P(InEveryLayout, AccumulationOverMicroBatchesGivesTheSameBits) {
   EXPECT_EQ(calls[0], calls[1]);
 }
 
+TEST(Zero1Groups, StatisticsOffLeaveTheSumsAtZero) {
+  run_ranks(2, [](comm::Communicator& world) {
+    for (const bool statistics : {true, false}) {
+      OptimizerOptions options = uneven_options(Layout::kFlatOwner);
+      options.statistics = statistics;
+      const auto optimizer = make_optimizer(uneven_model(), options, world, &world);
+      step_with(*optimizer, 0, world.rank());
+      double sum = 0;
+      std::int64_t elements = 0;
+      for (const GroupUpdateStatistics& group : optimizer->update_statistics()) {
+        sum += group.update_squared_sum + group.momentum_squared_sum + group.effective_rank_sum;
+        elements += group.element_count;
+      }
+      EXPECT_EQ(sum > 0, statistics);
+      EXPECT_GT(elements, 0);
+    }
+  });
+}
+
 TEST(Zero1Groups, OnlyMuonOrOnlyAdamWIsAModelToo) {
   for (const Layout layout : kLayouts) {
     for (const Rule rule : {Rule::kMuon, Rule::kAdamW}) {
@@ -422,6 +441,17 @@ TEST(Zero1Clipping, EachGroupHasAFactorOfItsOwn) {
     finish_step(*clipped, decision);
     finish_step(*small, decide(1.0, 0.01));
     EXPECT_EQ(everything(*clipped), everything(*small));
+  });
+}
+
+TEST(Zero1Clipping, RefusesFactorsForAnotherNumberOfGroups) {
+  run_ranks(1, [](comm::Communicator& world) {
+    const auto optimizer = make_optimizer(small_model(), small_options(), world, &world);
+    const std::string before = everything(*optimizer);
+    StepDecision decision = decide(1.0, 0.01);
+    decision.group_clip_factors = {1.0};
+    EXPECT_EQ(optimizer->apply(decision, soon()).code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(everything(*optimizer), before);
   });
 }
 
