@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
 #include <mutex>
 #include <numeric>
+#include <thread>
 #include <tuple>
 
 namespace muster::optimizer {
@@ -86,6 +89,60 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(
         ::testing::ValuesIn(kLayouts),
         ::testing::Values(Order::kBackward, Order::kForward, Order::kShuffled, Order::kSome)));
+
+// Two threads of a rank in two collectives at once, through real transports.
+void expect_same_bits_over(bool gloo) {
+  std::string folder = (std::filesystem::temp_directory_path() / "muster-overlap-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  OptimizerOptions options = uneven_options(Layout::kFlatOwner);
+  const auto alone = train(3, options, false, Order::kBackward);
+  options.overlap = true;
+  options.bucket_bytes = 2048;
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&, rank] {
+      comm::ConnectOptions connect;
+      connect.rank = rank;
+      connect.size = 3;
+      connect.session = std::filesystem::path{folder}.filename().string();
+      connect.gloo_store_path = folder;
+      connect.heap_bytes_per_rank = std::size_t{64} << 20;
+      auto world = gloo ? comm::connect_gloo(connect, soon()) : comm::connect_shm(connect, soon());
+      ASSERT_TRUE(world.ok()) << world.status().to_string();
+      const auto optimizer = make_optimizer(uneven_model(), options, **world, world->get());
+      ASSERT_NE(optimizer, nullptr);
+      set_initial_values(*optimizer);
+      for (int step = 0; step < kSteps; ++step) {
+        add_slice_gradients(*optimizer, step, rank);
+        for (std::size_t index = optimizer->parameters().size(); index > 0; --index) {
+          optimizer->gradient_ready(index - 1);
+        }
+        // The agent's own collectives go on meanwhile.
+        EXPECT_TRUE((*world)->barrier(soon()).ok());
+        finish_step(*optimizer, decide(1.0, 0.01));
+      }
+      EXPECT_EQ(difference(values_of(*optimizer), alone), "");
+    });
+  }
+  for (std::thread& rank : ranks) {
+    rank.join();
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(OverlapTransports, GivesTheSameBitsOverSharedMemory) {
+  expect_same_bits_over(false);
+}
+
+TEST(OverlapTransports, GivesTheSameBitsOverGloo) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "libgloo is not built with the sanitizer, so its own locking is invisible";
+#endif
+  if (!comm::gloo_is_available()) {
+    GTEST_SKIP() << "this build has no Gloo";
+  }
+  expect_same_bits_over(true);
+}
 
 TEST(OverlapGuard, LooksAtLocalGradientsBeforeTheyMove) {
   std::mutex mutex;
