@@ -191,7 +191,7 @@ Status Runtime::check_equal_settings() {
           .context("joining"));
   if (range[0] != -range[1]) {
     return invalid_argument(
-        "ranks were started with different settings: model layers, clip_norm, "
+        "ranks were started with different settings: attention and MoE layers, clip_norm, "
         "checkpoint_interval, checkpoint folder, total_steps, digest_interval and "
         "qk_clip_threshold must be equal on all ranks");
   }

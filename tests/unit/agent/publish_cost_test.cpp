@@ -57,7 +57,12 @@ namespace {
 
 class PublishCost : public testing::Test {
  protected:
-  PublishCost() : catalog_(model(), {{"hidden", false}, {"rest", true}}, true), telemetry_(make()) {
+  PublishCost()
+      : catalog_(
+            model(),
+            {{"hidden", false, true, true, 0}, {"rest", true, true, false, 0.95}},
+            {true, true, true}),
+        telemetry_(make()) {
     LaneLayout layout = small_layout();
     layout.groups = 2;
     LocalLanes rank = healthy_rank();

@@ -144,6 +144,35 @@ TEST_F(WatchedTraining, RanksWithDifferentListsRunNone) {
   EXPECT_EQ(state.at(1).reports().back().state, CommandState::kRejected);
 }
 
+TEST_F(WatchedTraining, AThresholdIsRejectedWithTheReasonWhereANormMakesQkClipANoOp) {
+  GroupOptions options = group(2, 20);
+  optimizer::AttentionLayer layer{4, 2, 4, "wq", "wk"};
+  layer.qk_norm = true;
+  options.model = ModelInfo{{layer}, {3}};
+  options.on_step = [this](StepContext& context) {
+    context.agent.record_max_logits(0, std::vector<float>{9.0F, 1.0F});
+    if (context.step == 3) {
+      hold_until([](const auto& state) {
+        return state.size() == 2 && state.at(0).schemas > 0 && state.at(1).schemas > 0;
+      });
+      collector_.send(context.rank, command(1, CommandKind::kSetQkClipThreshold, 1.0));
+      hold_until([rank = context.rank](const auto& state) { return armed(state, rank, 1); });
+    }
+  };
+  for (const RankResult& result : train(options)) {
+    EXPECT_TRUE(result.status.ok()) << result.status.to_string();
+    EXPECT_EQ(result.ending, Ending::kFinished);
+    for (const Verdict& verdict : result.verdicts) {
+      EXPECT_TRUE(verdict.head_gammas.empty());
+    }
+  }
+  const CommandReport report = collector_.state().at(0).reports().back();
+  EXPECT_EQ(report.state, CommandState::kRejected);
+  EXPECT_NE(
+      report.reason.find("attention layer 4: queries or keys are normalised"), std::string::npos)
+      << report.reason;
+}
+
 TEST_F(WatchedTraining, StopSavesAndEndsEveryRankAtOneStep) {
   const TemporaryFolder folder;
   GroupOptions options = group(2, 1000);

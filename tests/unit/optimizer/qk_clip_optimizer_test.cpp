@@ -2,6 +2,7 @@
 #include "ranks.h"
 
 #include <muster/common/random.h>
+#include <muster/kernels/low_precision.h>
 #include <muster/optimizer/qk_clip.h>
 
 #include <gmock/gmock.h>
@@ -106,6 +107,115 @@ TEST(QkClip, ReachesEveryRankWhoeverOwnsTheRows) {
       });
     }
   }
+}
+
+struct Placement16 {
+  Layout layout;
+  FloatType dtype;
+};
+
+class QkClipOfMasters : public ::testing::TestWithParam<Placement16> {};
+
+std::vector<float> forward_values(const Parameter& parameter) {
+  std::vector<float> values{parameter.value.begin(), parameter.value.end()};
+  if (!parameter.value16.empty()) {
+    values.resize(parameter.value16.size());
+    kernels::widen(parameter.spec.dtype, parameter.value16, values);
+  }
+  return values;
+}
+
+// Rows of a head may lie on several ranks, as fp32 masters and as 16-bit copies: both are scaled,
+// so that the next update, which rounds the master to the copy, does not undo the clip.
+TEST_P(QkClipOfMasters, ScalesMasterAndCopyAlikeInEveryLayout) {
+  for (const int ranks : {1, 2, 3, 7}) {
+    run_ranks(ranks, [ranks](comm::Communicator& world) {
+      OptimizerOptions options;
+      options.routes = {
+          {"bias", Rule::kSgd, "vectors", 0.0, 1.0}, {"*", Rule::kMuon, "matrices", 0.0, 1.0}};
+      options.layout = GetParam().layout;
+      options.cut_granularity = 8;
+      std::vector<ParameterSpec> specs{{"wq", {12, 10}}, {"wk", {12, 10}}, {"bias", {12}}};
+      for (ParameterSpec& spec : specs) {
+        spec.dtype = GetParam().dtype;
+      }
+      const auto optimizer = make_optimizer(specs, options, world);
+      Random random{29};
+      std::vector<std::vector<float>> before;
+      for (std::size_t p = 0; p < 3; ++p) {
+        std::vector<float> values(p < 2 ? 120 : 12);
+        for (float& value : values) {
+          value = static_cast<float>(random.normal());
+        }
+        ASSERT_TRUE(optimizer->set_values(p, values).ok());
+        before.push_back(forward_values(optimizer->parameters()[p]));
+      }
+      AttentionLayer layer{0, 3, 4, "wq", "wk"};
+      layer.query_bias = "bias";
+      // sqrt(1/16): exact in every format.
+      const auto scales = head_scales(layer, std::vector<double>{1.0, 1.0 / 16, 1.0});
+      ASSERT_TRUE(optimizer->scale_heads(scales).ok());
+      ASSERT_TRUE(optimizer->gather_parameters(soon()).ok());
+      const auto expect_scaled = [&](const char* when) {
+        for (std::size_t p = 0; p < 3; ++p) {
+          const std::vector<float> after = forward_values(optimizer->parameters()[p]);
+          for (std::size_t i = 0; i < after.size(); ++i) {
+            const bool loud = i / (p < 2 ? 10 : 1) / 4 == 1;
+            EXPECT_EQ(after[i], before[p][i] * (loud ? 0.25F : 1.0F))
+                << when << ", " << ranks << " ranks, parameter " << p << ", element " << i;
+          }
+        }
+      };
+      expect_scaled("after the clip");
+      ASSERT_TRUE(optimizer->reduce_gradients(soon()).ok());
+      ASSERT_TRUE(optimizer->apply(StepDecision{}, soon()).ok());  // At rate 0: rounds masters.
+      ASSERT_TRUE(optimizer->gather_parameters(soon()).ok());
+      expect_scaled("after the next update");
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    LayoutsAndTypes,
+    QkClipOfMasters,
+    ::testing::Values(
+        Placement16{Layout::kWholeMatrices, FloatType::kBFloat16},
+        Placement16{Layout::kFlatRedundant, FloatType::kBFloat16},
+        Placement16{Layout::kFlatOwner, FloatType::kFloat16},
+        Placement16{Layout::kRowShards, FloatType::kBFloat16},
+        Placement16{Layout::kReplicated, FloatType::kFloat16},
+        Placement16{Layout::kWholeMatrices, FloatType::kFloat32},
+        Placement16{Layout::kFlatRedundant, FloatType::kFloat32},
+        Placement16{Layout::kFlatOwner, FloatType::kFloat32},
+        Placement16{Layout::kRowShards, FloatType::kFloat32},
+        Placement16{Layout::kReplicated, FloatType::kFloat32}));
+
+TEST(QkClip, LeavesOptimizerStatesAlone) {
+  run_ranks(1, [](comm::Communicator& world) {
+    OptimizerOptions options;
+    options.routes = {{"wq", Rule::kMuon, "a", 0.0, 1.0}, {"wk", Rule::kAdamW, "b", 0.0, 1.0}};
+    const auto optimizer = make_optimizer({{"wq", {12, 4}}, {"wk", {12, 4}}}, options, world);
+    for (Parameter& parameter : optimizer->parameters()) {
+      std::fill(parameter.gradient.begin(), parameter.gradient.end(), 0.5F);
+    }
+    ASSERT_TRUE(optimizer->apply(StepDecision{}, soon()).ok());
+    const auto states = [&] {
+      std::vector<std::vector<std::byte>> bytes;
+      for (const StateTensor& tensor : optimizer->state()) {
+        if (!tensor.name.starts_with("param/")) {
+          bytes.emplace_back(tensor.data.begin(), tensor.data.end());
+        }
+      }
+      return bytes;
+    };
+    const auto before = states();
+    ASSERT_EQ(before.size(), 3U);  // Muon's momentum, Adam's m and v.
+    ASSERT_TRUE(
+        optimizer
+            ->scale_heads(head_scales({0, 3, 4, "wq", "wk"}, std::vector<double>{0.5, 0.5, 0.5}))
+            .ok());
+    EXPECT_EQ(states(), before);
+  });
 }
 
 TEST(QkClip, RefusesScalesThatDoNotFitAndChangesNothing) {
