@@ -127,6 +127,101 @@ TEST(Moba, ScaleChangesWeightsButNotChoices) {
   EXPECT_NE(plain.out, scaled.out);
 }
 
+// Full attention of the same tensors.
+template <typename T>
+MobaRun<T> run_full(const MobaSetup& setup, const MobaNumbers& numbers) {
+  const auto cu_q = setup.cu_q();
+  const auto cu_k = setup.cu_k();
+  const AttentionProblem problem = problem_of(setup, type_of<T>(), cu_q, cu_k);
+  const auto q = elements<T>(numbers.q);
+  const auto k = elements<T>(numbers.k);
+  const auto v = elements<T>(numbers.v);
+  const auto dout = elements<T>(numbers.dout);
+  MobaRun<T> run;
+  run.out.resize(q.size());
+  run.dq.resize(q.size());
+  run.dk.resize(k.size());
+  run.dv.resize(k.size());
+  run.lse.resize(static_cast<std::size_t>(setup.heads * setup.total_q()));
+  run.status = flash_attention_forward(
+      problem, {q.data()}, {k.data()}, {v.data()}, {run.out.data()}, run.lse.data(), {});
+  if (run.status.ok()) {
+    run.status = flash_attention_backward(
+        problem,
+        {q.data()},
+        {k.data()},
+        {v.data()},
+        {run.out.data()},
+        run.lse.data(),
+        {dout.data()},
+        nullptr,
+        {run.dq.data()},
+        {run.dk.data()},
+        {run.dv.data()});
+  }
+  return run;
+}
+
+template <typename T>
+void expect_same_bits(const MobaRun<T>& a, const MobaRun<T>& b) {
+  EXPECT_EQ(a.out, b.out);
+  EXPECT_EQ(a.lse, b.lse);
+  EXPECT_EQ(a.dq, b.dq);
+  EXPECT_EQ(a.dk, b.dk);
+  EXPECT_EQ(a.dv, b.dv);
+}
+
+TEST(Moba, WithAllBlocksChosenIsFullAttentionBitForBit) {
+  for (const std::int64_t block : {8, 32, 100}) {  // divides the length, does not, is longer
+    for (const bool causal : {true, false}) {
+      MobaSetup setup = setup_of({96, 0, 41}, block, static_cast<int>(96 / block + 1), 4);
+      setup.kv_heads = 2;
+      setup.causal = causal;
+      const MobaNumbers numbers = random_numbers(setup, 28);
+      expect_same_bits(run_moba<float>(setup, numbers), run_full<float>(setup, numbers));
+      expect_same_bits(
+          run_moba<std::uint16_t>(setup, numbers), run_full<std::uint16_t>(setup, numbers));
+    }
+  }
+}
+
+TEST(Moba, DenseSequencesOfAMixedPackAreFullAttentionBitForBit) {
+  const MobaSetup setup = setup_of({20, 150, 24, 3, 100, 17}, 8, 3);
+  const MobaNumbers numbers = random_numbers(setup, 29);
+  const auto run = run_moba<float>(setup, numbers);
+  const auto full = run_full<float>(setup, numbers);
+  const std::int64_t width = std::int64_t{setup.heads} * setup.dim;
+  for (const auto& [begin, end] :
+       std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 20}, {170, 197}, {297, 314}}) {
+    for (const auto member :
+         {&MobaRun<float>::out, &MobaRun<float>::dq, &MobaRun<float>::dk, &MobaRun<float>::dv}) {
+      EXPECT_EQ(
+          rows_of(doubles(run.*member), begin, end, width),
+          rows_of(doubles(full.*member), begin, end, width));
+    }
+    EXPECT_EQ(
+        run.lse[static_cast<std::size_t>(314 + begin)],
+        full.lse[static_cast<std::size_t>(314 + begin)]);
+  }
+  EXPECT_EQ(moba_error(setup, 29, AttentionType::kFloat32), "");
+}
+
+// The sparse kernels on choices of every visible block, which the dispatch would not give them.
+TEST(Moba, QueriesThatChoseEveryBlockMatchFullAttention) {
+  const MobaSetup setup = setup_of({600}, 100, 5, 2, 64);  // six blocks: the last one has a choice
+  const MobaNumbers numbers = random_numbers(setup, 30);
+  const auto run = run_moba<float>(setup, numbers);
+  const auto full = run_full<float>(setup, numbers);
+  const std::int64_t width = std::int64_t{setup.heads} * setup.dim;
+  // 8 u (1 + |logit|) |v| with logits below 8 and values below 5.
+  EXPECT_LE(
+      distance(rows_of(doubles(run.out), 0, 500, width), rows_of(doubles(full.out), 0, 500, width)),
+      5e-6);
+  EXPECT_LE(
+      distance(rows_of(doubles(run.dq), 0, 500, width), rows_of(doubles(full.dq), 0, 500, width)),
+      5e-6);
+}
+
 TEST(Moba, TopOneIsBlockDiagonalAndNotFullAttention) {
   const MobaSetup setup = setup_of({70}, 16, 1);
   EXPECT_EQ(moba_error(setup, 21, AttentionType::kFloat32), "");
