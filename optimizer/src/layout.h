@@ -1,11 +1,12 @@
 // Where every parameter lies, which rank stores and updates which part of it, and where whole
 // matrices come together: pure functions of the routed parameters and the number of ranks.
 //
-// Invariants: (1) over all ranks every element has exactly one primary piece; without kReplicated it
+// Invariants: (1) over all ranks every element has exactly one primary piece; without kReplicated
+// it
 //                 has exactly one piece at all;
 //             (2) a rank stores at most one contiguous piece of a parameter (a stack's matrices of
-//                 one owner are neighbours; kRowShards deals out a stack by whole matrices, the rows
-//                 of its dimension 0);
+//                 one owner are neighbours; kRowShards deals out a stack by whole matrices, the
+//                 rows of its dimension 0);
 //             (3) a parameter is contiguous in its region and lies in one bucket;
 //             (4) a piece begins and ends at multiples of the cut granularity from the start of its
 //                 unit (the parameter, or the matrix of a stack), or at the unit's end. Where
@@ -79,20 +80,20 @@ struct RegionPlan {
   std::size_t size{0};  // elements, alignment padding included
   std::vector<PlacedParameter> placed;
   std::vector<Segment> segments;
-  std::vector<std::vector<Piece>> pieces;    // [ranks], in memory order
-  std::vector<MatrixTask> tasks;             // matrices regions only
-  // Tasks that move are exchanged in rounds of neighbouring tasks, to bound the scratch memory: task
-  // indices [0, b1), [b1, b2), ... up to tasks.size(). One round when nothing moves.
+  std::vector<std::vector<Piece>> pieces;  // [ranks], in memory order
+  std::vector<MatrixTask> tasks;           // matrices regions only
+  // Tasks that move are exchanged in rounds of neighbouring tasks, to bound the scratch memory:
+  // task indices [0, b1), [b1, b2), ... up to tasks.size(). One round when nothing moves.
   std::vector<std::size_t> round_ends;
-  std::vector<double> newton_schulz_flops;   // [ranks]
+  std::vector<double> newton_schulz_flops;  // [ranks]
 };
 
 // Parameters start on cache lines (elements, whatever the dtype).
 inline constexpr std::size_t kAlignmentElements = 32;
 
-// A stack of matrices stays on one rank as long as that costs no more than this over the lower bound
-// max(sum / ranks, largest matrix); it saves a collective per stack. Below 4/3 - 1/(3 ranks), so
-// Graham's bound holds both ways.
+// A stack of matrices stays on one rank as long as that costs no more than this over the lower
+// bound max(sum / ranks, largest matrix); it saves a collective per stack. Below 4/3 - 1/(3 ranks),
+// so Graham's bound holds both ways.
 inline constexpr double kWholeStackSlack = 1.1;
 
 // The parameters of `key`; `ranks` hold them. A region without parameters has size 0.

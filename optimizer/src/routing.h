@@ -39,8 +39,8 @@ struct RoutedParameter {
   std::int64_t cols{0};
   std::vector<MatrixBlock> blocks;
   StateType state_type{StateType::kFloat32};
-  // Elements of a quantisation unit, a slice along dimension 0 of a stack or of an expert parameter,
-  // else the whole parameter. Blocks of 8-bit states and cuts count from a unit's start.
+  // Elements of a quantisation unit, a slice along dimension 0 of a stack or of an expert
+  // parameter, else the whole parameter. Blocks of 8-bit states and cuts count from a unit's start.
   std::size_t unit{0};
 };
 
@@ -52,9 +52,9 @@ struct Routing {
 // '*' matches any run of characters, the empty one included; everything else itself.
 [[nodiscard]] bool matches(std::string_view pattern, std::string_view name);
 
-// Errors (kInvalidArgument, naming the parameter, its shape and the remedy): no rule matches, Muon on
-// what is not a matrix or a stack of matrices, blocks that do not add up to the rows, blocks on what
-// Muon does not move, a dimension below 1, a name used twice or empty.
+// Errors (kInvalidArgument, naming the parameter, its shape and the remedy): no rule matches, Muon
+// on what is not a matrix or a stack of matrices, blocks that do not add up to the rows, blocks on
+// what Muon does not move, a dimension below 1, a name used twice or empty.
 [[nodiscard]] Expected<Routing> route(
     std::vector<ParameterSpec> specs, std::span<const RouteRule> rules);
 

@@ -53,8 +53,8 @@ struct OptimizerOptions {
   AdamOptions adam;
   MomentumOptions momentum;
   RmsPropOptions rmsprop;
-  ClippingOptions clipping;      // per group, ZClip, AGC
-  LossScaleOptions loss_scale;   // used when a parameter is fp16
+  ClippingOptions clipping;     // per group, ZClip, AGC
+  LossScaleOptions loss_scale;  // used when a parameter is fp16
   Layout layout{Layout::kWholeMatrices};
   // Gradients are reduced and parameters gathered in buckets of whole parameters of about this
   // size, last parameters first. 0: one bucket.
@@ -67,8 +67,8 @@ struct OptimizerOptions {
   // Shards of elementwise parameters are cut at multiples of this from the parameter's start. Below
   // 256 only with fp32 and bf16 states.
   std::int64_t cut_granularity{256};
-  std::uint64_t seed{0};    // of stochastic rounding
-  bool statistics{true};    // GroupUpdateStatistics; off saves a few per cent of the update pass
+  std::uint64_t seed{0};  // of stochastic rounding
+  bool statistics{true};  // GroupUpdateStatistics; off saves a few per cent of the update pass
 };
 
 }  // namespace muster::optimizer

@@ -43,10 +43,10 @@ struct RegionCost {
   std::int64_t elements{0};
   std::int64_t padding_elements{0};
   std::int64_t matrices{0};
-  std::int64_t cut_matrices{0};  // stored by more than one rank
-  std::int64_t collectives{0};   // per step, reduce + gather + exchange
+  std::int64_t cut_matrices{0};      // stored by more than one rank
+  std::int64_t collectives{0};       // per step, reduce + gather + exchange
   double repeated_newton_schulz{1};  // flops over all ranks / flops of one rank alone
-  std::vector<RankCost> cost;  // [ranks]
+  std::vector<RankCost> cost;        // [ranks]
 };
 
 struct PlanReport {
@@ -54,8 +54,8 @@ struct PlanReport {
   std::uint64_t hash{0};
   std::vector<RegionCost> regions;
 
-  // Sums over regions for world rank `rank`; expert regions repeat every `expert_ranks`. Regions take
-  // turns, so scratch is the largest, not the sum.
+  // Sums over regions for world rank `rank`; expert regions repeat every `expert_ranks`. Regions
+  // take turns, so scratch is the largest, not the sum.
   [[nodiscard]] RankCost of_rank(int rank) const;
 };
 
