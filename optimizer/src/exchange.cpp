@@ -1,29 +1,30 @@
 #include "src/exchange.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace muster::optimizer {
 namespace {
 
-void append(
-    std::vector<Transfer>& transfers,
-    std::size_t& count,
-    std::size_t& offset,
-    std::size_t task,
-    const Fragment& fragment) {
-  transfers.push_back({task, fragment.begin, fragment.size, offset});
-  offset += fragment.size;
-  count += fragment.size;
-}
+// A run that goes to or comes from `peer`.
+struct Run {
+  int peer;
+  std::size_t task;
+  Fragment fragment;
+};
 
-// Whether `from` sends its fragment of a task to `to`.
-bool sends_direction(const MatrixTask& task, int from, int to) {
-  return from != to && computes(task, to) && fragment_of(task, from) != nullptr;
-}
-
-// Whether `from` sends `to` the result of its fragment.
-bool sends_result(const MatrixTask& task, int from, int to) {
-  return from == task.computing.front() && fragment_of(task, to) != nullptr && !computes(task, to);
+// Buffers are ordered by peer, then by task, which is the order in which runs were found.
+std::vector<Transfer> in_buffer_order(
+    std::vector<Run> runs, std::vector<std::size_t>& counts, std::size_t& size) {
+  std::stable_sort(
+      runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.peer < b.peer; });
+  std::vector<Transfer> transfers;
+  for (const Run& run : runs) {
+    transfers.push_back({run.task, run.fragment.begin, run.fragment.size, size});
+    counts[static_cast<std::size_t>(run.peer)] += run.fragment.size;
+    size += run.fragment.size;
+  }
+  return transfers;
 }
 
 bool any_result(const MatrixTask& task) {
@@ -32,29 +33,51 @@ bool any_result(const MatrixTask& task) {
   });
 }
 
-void plan_legs(const RegionPlan& plan, int rank, ExchangeRound& round) {
-  Leg& there = round.directions;
-  Leg& back = round.results;
-  for (int peer = 0; peer < plan.ranks; ++peer) {
-    const auto at = static_cast<std::size_t>(peer);
-    for (const std::size_t index : round.tasks) {
-      const MatrixTask& task = plan.tasks[index];
-      const Fragment* mine = fragment_of(task, rank);
-      const Fragment* theirs = fragment_of(task, peer);
-      if (sends_direction(task, rank, peer)) {
-        append(there.sends, there.send_counts[at], there.send_size, index, *mine);
+void plan_directions(const RegionPlan& plan, int rank, ExchangeRound& round) {
+  std::vector<Run> sends;
+  std::vector<Run> receives;
+  for (const std::size_t index : round.tasks) {
+    const MatrixTask& task = plan.tasks[index];
+    if (const Fragment* mine = fragment_of(task, rank); mine != nullptr) {
+      for (const int peer : task.computing) {
+        if (peer != rank) {
+          sends.push_back({peer, index, *mine});
+        }
       }
-      if (sends_direction(task, peer, rank)) {
-        append(there.receives, there.receive_counts[at], there.receive_size, index, *theirs);
-      }
-      if (sends_result(task, rank, peer)) {
-        append(back.sends, back.send_counts[at], back.send_size, index, *theirs);
-      }
-      if (sends_result(task, peer, rank)) {
-        append(back.receives, back.receive_counts[at], back.receive_size, index, *mine);
+    }
+    if (computes(task, rank)) {
+      for (const Fragment& theirs : task.fragments) {
+        if (theirs.rank != rank) {
+          receives.push_back({theirs.rank, index, theirs});
+        }
       }
     }
   }
+  Leg& leg = round.directions;
+  leg.sends = in_buffer_order(std::move(sends), leg.send_counts, leg.send_size);
+  leg.receives = in_buffer_order(std::move(receives), leg.receive_counts, leg.receive_size);
+}
+
+// The first computing rank sends their parts to ranks that do not compute.
+void plan_results(const RegionPlan& plan, int rank, ExchangeRound& round) {
+  std::vector<Run> sends;
+  std::vector<Run> receives;
+  for (const std::size_t index : round.tasks) {
+    const MatrixTask& task = plan.tasks[index];
+    const int owner = task.computing.front();
+    if (owner == rank) {
+      for (const Fragment& theirs : task.fragments) {
+        if (!computes(task, theirs.rank)) {
+          sends.push_back({theirs.rank, index, theirs});
+        }
+      }
+    } else if (!computes(task, rank)) {
+      receives.push_back({owner, index, *fragment_of(task, rank)});
+    }
+  }
+  Leg& leg = round.results;
+  leg.sends = in_buffer_order(std::move(sends), leg.send_counts, leg.send_size);
+  leg.receives = in_buffer_order(std::move(receives), leg.receive_counts, leg.receive_size);
 }
 
 }  // namespace
@@ -89,7 +112,8 @@ ExchangeRound plan_exchange(const RegionPlan& plan, std::size_t first, std::size
       round.tasks.push_back(index);
     }
   }
-  plan_legs(plan, rank, round);
+  plan_directions(plan, rank, round);
+  plan_results(plan, rank, round);
   return round;
 }
 

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
 #include <tuple>
 
@@ -109,6 +110,45 @@ TEST(RowShards, AnEmptyShardStillTakesPartInEveryExchange) {
     EXPECT_TRUE(schedule.rounds[0].results.runs) << rank;
     EXPECT_EQ(schedule.collectives, 2) << rank;
   }
+}
+
+TEST(RowShards, ALostPeerEndsTheUpdateInAStatus) {
+  run_ranks(2, [](comm::Communicator& world) {
+    OptimizerOptions options;
+    options.routes = {{"*", Rule::kMuon, "hidden"}};
+    options.layout = Layout::kRowShards;
+    const auto optimizer = make_optimizer({{"w", {18, 5}}}, options, world);
+    add_slice_gradients(*optimizer, 0, world.rank());
+    ASSERT_TRUE(optimizer->reduce_gradients(soon()).ok());
+    if (world.rank() == 1) {
+      world.abort("rank 1 is lost");
+      return;
+    }
+    const Status lost = optimizer->apply(decide(1.0, 0.01), soon());
+    EXPECT_FALSE(lost.ok());
+    EXPECT_NE(lost.message().find("bringing the parts of matrices together"), std::string::npos);
+    EXPECT_EQ(optimizer->applied_steps(), 0);
+  });
+}
+
+// 4,096 ranks with a row of every matrix each: planned once per rank at creation.
+TEST(RowShards, ThousandsOfRanksAreScheduledQuickly) {
+  OptimizerOptions options;
+  options.routes = {{"*", Rule::kMuon, "hidden"}};
+  options.layout = Layout::kRowShards;
+  std::vector<ParameterSpec> specs;
+  for (int i = 0; i < 200; ++i) {
+    specs.push_back({"w" + std::to_string(i), {4096, 8}});
+  }
+  const auto routing = route(specs, options.routes);
+  ASSERT_TRUE(routing.ok());
+  const RegionPlan plan = plan_of(*routing, options, 4096);
+  const auto start = std::chrono::steady_clock::now();
+  const MatrixSchedule schedule = schedule_matrices(plan, *routing, 7, 1 << 20);
+  const auto elapsed = std::chrono::steady_clock::now() - start;
+  EXPECT_FALSE(schedule.rounds.empty());
+  // Milliseconds on an idle machine; a product of ranks and parts would be minutes.
+  EXPECT_LT(elapsed, std::chrono::seconds{5});
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <mutex>
 #include <tuple>
 
 namespace muster::optimizer {
@@ -70,6 +71,38 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string{to_string(std::get<0>(one.param))} + "_" +
              std::to_string(std::get<1>(one.param));
     });
+
+TEST_P(Traffic, MemoryEqualsThePlan) {
+  const auto [layout, ranks] = GetParam();
+  for (const StateType state : {StateType::kFloat32, StateType::kBFloat16, StateType::kInt8Block}) {
+    const auto specs = large_model(FloatType::kBFloat16);
+    const OptimizerOptions options = large_options(layout, state);
+    const auto report = report_plan(specs, options, ranks, ranks);
+    ASSERT_TRUE(report.ok()) << report.status().to_string();
+    double saved = 0;
+    std::mutex mutex;
+    run_ranks(ranks, [&](comm::Communicator& world) {
+      const auto optimizer = make_optimizer(specs, options, world, &world);
+      double states = 0;
+      double masters = 0;
+      for (const StateTensor& tensor : optimizer->state()) {
+        (tensor.name.starts_with("param/") ? masters : states) +=
+            static_cast<double>(tensor.data.size());
+      }
+      const RankCost planned = report->of_rank(world.rank());
+      if (layout != Layout::kReplicated) {  // which saves what one rank each answers for
+        EXPECT_EQ(states, planned.state_bytes) << "rank " << world.rank();
+        EXPECT_EQ(masters, planned.master_bytes) << "rank " << world.rank();
+      }
+      const std::lock_guard lock{mutex};
+      saved += states + masters;
+    });
+    if (layout == Layout::kReplicated) {
+      const RankCost planned = report->of_rank(0);
+      EXPECT_EQ(saved, planned.state_bytes + planned.master_bytes);
+    }
+  }
+}
 
 TEST(MovedBytes, ASkippedStepMovesNothingInsideTheUpdate) {
   run_ranks(3, [](comm::Communicator& world) {
