@@ -22,8 +22,7 @@ struct Operand {
   bool transposed{false};
 };
 
-// c[m, n] = alpha * a[m, k] * b[k, n] + first + second. The addends may be c, the operands may not;
-// `second` only where there is a `first`.
+// c[m, n] = alpha * a[m, k] * b[k, n] + first + second. The addends may be c, the operands may not.
 // No size may be 0.
 struct Product {
   std::int64_t m{0};

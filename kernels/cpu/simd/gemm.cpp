@@ -39,41 +39,26 @@ struct Tile {
   std::int64_t columns;  // of the tile that exist
 };
 
-// kWhole: all columns of the tile exist; kAddends: how many addends have data.
-template <bool kWhole, int kAddends, std::size_t Rows, std::size_t Packs>
-MUSTER_INLINE void write_tile(const Tile& tile, const Floats (&sums)[Rows][Packs]) {
+// The sums of a tile, which has gone through memory so that this is compiled once and not in each
+// of the kernels: a few dozen cycles of some thousands.
+void write_tile(const Tile& tile, const float* sums, std::int64_t rows, std::int64_t width) {
   const auto alpha = broadcast<Floats>(tile.alpha);
   const auto first = broadcast<Floats>(tile.first.factor);
   const auto second = broadcast<Floats>(tile.second.factor);
-#pragma GCC unroll 16
-  for (std::size_t r = 0; r < Rows; ++r) {
-    const auto row = static_cast<std::int64_t>(r);
-#pragma GCC unroll 2
-    for (std::size_t p = 0; p < Packs; ++p) {
-      const auto column = static_cast<std::int64_t>(p) * kLanes<float>;
-      const std::int64_t count = kWhole ? kLanes<float> : tile.columns - column;
-      Floats value = alpha * sums[r][p];
-      if constexpr (kAddends > 0) {
+  for (std::int64_t row = 0; row < rows; ++row, sums += width) {
+    for (std::int64_t column = 0; column < least(width, tile.columns); column += kLanes<float>) {
+      const std::int64_t count = tile.columns - column;
+      Floats value = alpha * load<Floats>(sums + column);
+      if (tile.first.data != nullptr) {
         const float* from = tile.first.data + row * tile.first.stride + column;
         value = value + first * load_some(from, count);
       }
-      if constexpr (kAddends > 1) {
+      if (tile.second.data != nullptr) {
         const float* from = tile.second.data + row * tile.second.stride + column;
         value = value + second * load_some(from, count);
       }
       store_some(tile.c + row * tile.stride + column, value, count);
     }
-  }
-}
-
-template <bool kWhole, std::size_t Rows, std::size_t Packs>
-MUSTER_INLINE void write_with_addends(const Tile& tile, const Floats (&sums)[Rows][Packs]) {
-  if (tile.first.data == nullptr) {
-    write_tile<kWhole, 0>(tile, sums);
-  } else if (tile.second.data == nullptr) {
-    write_tile<kWhole, 1>(tile, sums);
-  } else {
-    write_tile<kWhole, 2>(tile, sums);
   }
 }
 
@@ -103,11 +88,16 @@ void multiply_tile(const Tile& tile) {
     left += kLeftLines;
     right += kRightLines;
   }
-  if (tile.columns >= static_cast<std::int64_t>(Packs) * kLanes<float>) {
-    write_with_addends<true>(tile, sums);
-  } else {
-    write_with_addends<false>(tile, sums);
+  constexpr std::int64_t kWidth = static_cast<std::int64_t>(Packs) * kLanes<float>;
+  alignas(64) float out[Rows * static_cast<std::size_t>(kWidth)];
+#pragma GCC unroll 16
+  for (std::size_t r = 0; r < Rows; ++r) {
+#pragma GCC unroll 2
+    for (std::size_t p = 0; p < Packs; ++p) {
+      store(out + (r * Packs + p) * static_cast<std::size_t>(kLanes<float>), sums[r][p]);
+    }
   }
+  write_tile(tile, out, static_cast<std::int64_t>(Rows), kWidth);
 }
 
 // The kernel for a number of rows: almost always the first asked for.

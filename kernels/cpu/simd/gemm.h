@@ -32,7 +32,7 @@ struct ProductAddend {
 };
 
 // c[rows, columns] = alpha * left * right + first + second: one panel on the left, as many on the
-// right as `columns` need. c may be the data of an addend; `second` needs `first`.
+// right as `columns` need. c may be the data of an addend.
 struct PanelProduct {
   const float* left{nullptr};
   const float* right{nullptr};
