@@ -35,7 +35,7 @@ sanitize:
 	@scripts/sanitize.sh
 
 bench:
-	@scripts/setup.sh build
+	@scripts/setup.sh bench
 	@scripts/build.sh release benchmarks
 	@scripts/bench.sh $(RELEASE)
 

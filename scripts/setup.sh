@@ -4,6 +4,7 @@
 #   scripts/setup.sh build     compilers and libraries           (make build, make demo)
 #   scripts/setup.sh test      the above plus Chromium           (make test)
 #   scripts/setup.sh lint      the above plus clang-format/tidy  (make lint, make format)
+#   scripts/setup.sh bench     build plus a library to measure against  (make bench)
 #
 # Every stage prints one line, and what is already there costs well under a second. Builds look at
 # the time of build/setup.log, written only when something was installed, and configure again.
@@ -18,10 +19,14 @@ build_packages=(
   libxxhash-dev libzstd-dev libgtest-dev libgmock-dev)
 test_packages=(chromium fonts-dejavu-core)
 lint_packages=(clang-format-14 clang-tidy-14)
+bench_packages=(libdnnl-dev ocl-icd-opencl-dev)  # oneDNN; its CMake files ask for OpenCL
 
 packages=("${build_packages[@]}")
-[ "$level" = build ] || packages+=("${test_packages[@]}")
-[ "$level" = lint ] && packages+=("${lint_packages[@]}")
+case $level in
+  test) packages+=("${test_packages[@]}") ;;
+  lint) packages+=("${test_packages[@]}" "${lint_packages[@]}") ;;
+  bench) packages+=("${bench_packages[@]}") ;;
+esac
 # Debian's Node.js only where the machine has none: a newer one is as good.
 command -v npm >/dev/null 2>&1 || packages+=(nodejs npm)
 
@@ -75,4 +80,4 @@ npm_install() {  # $1 = folder with a package-lock.json
 }
 npm_install dashboard/web
 npm_install examples/moe_lm/data
-[ "$level" = build ] || npm_install tests/browser
+case $level in test | lint) npm_install tests/browser ;; esac
