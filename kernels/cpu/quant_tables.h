@@ -7,28 +7,34 @@
 // from its own exponent and one comparison. So both directions take a handful of vector
 // instructions and tables of 16 entries, which fit into a register.
 //
-// Every value is (a + b) * c in floats: without a fused multiply-add in it, it has the same bits on
-// every instruction set.
+// Every value of the map is (a + b) * c in floats: without a fused multiply-add in it, it has the
+// same bits on every instruction set. An update reads a state as f * (c s) + (b c s) with the scale
+// s of its block, within a few units in the last place of that.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 namespace muster::kernels {
 
 inline constexpr int kQuantPieces = 9;
 
+// Added to every |x| before it is looked up, so that the lookup by its exponent is defined for 0
+// too. The tables allow for it.
+inline constexpr float kQuantFloor = 0x1p-30F;
+
 struct QuantTables {
   // Of the argument f = code + 1 (unsigned) or |code - 127| + 1/2 (signed): value = (f + shift) *
   // step, looked up by the low four bits of the exponent field of f.
   float step[16]{};
   float shift[16]{};
+  float start[16]{};  // shift * step, for value = f * step + start
   // Looked up by bits 24 to 27 of |x|, that is by ranges of a factor of four from 2^-31 on: the
-  // only border between pieces inside the range, and the piece below it.
+  // only border between pieces inside the range, whose last four bits are the piece below it.
   float border[16]{};
-  std::int32_t piece[16]{};
-  // By piece: code (signed: its distance from 127) = min((x + offset) * scale, last), cut off.
-  float offset[16]{};
+  // By piece: code (signed: its distance from 127) = min(x * scale + offset, last), cut off.
   float scale[16]{};
+  float offset[16]{};
   float last[16]{};
 };
 
@@ -50,7 +56,7 @@ constexpr double quant_bin_width(bool is_signed, int piece) {
 constexpr double quant_border(bool is_signed, int piece) {
   const double below = piece == 0 ? 0 : kDecade[piece] - quant_bin_width(is_signed, piece) / 2;
   const double above = piece == 7 ? 1 : kDecade[piece] + quant_bin_width(is_signed, piece + 1) / 2;
-  return (below + above) / 2;
+  return (below + above) / 2 + double{kQuantFloor};
 }
 
 constexpr double power_of_two(int exponent) {
@@ -77,6 +83,7 @@ constexpr void fill_values(bool is_signed, QuantTables& t) {
       t.step[slot] = static_cast<float>(quant_bin_width(is_signed, piece));
       t.shift[slot] = static_cast<float>(bins / 9 - bins + (is_signed ? 0 : 0.5));
     }
+    t.start[slot] = static_cast<float>(double{t.shift[slot]} * double{t.step[slot]});
   }
 }
 
@@ -86,15 +93,13 @@ constexpr void fill_pieces(bool is_signed, QuantTables& t) {
     const double bins = quant_bins(is_signed, piece);
     const double base = is_signed ? bins : bins - 1;
     t.scale[piece] = static_cast<float>(1 / width);
-    t.offset[piece] = static_cast<float>(base * width - kDecade[piece - 1]);
+    t.offset[piece] = static_cast<float>(base - (kDecade[piece - 1] + double{kQuantFloor}) / width);
     t.last[piece] = static_cast<float>(base + bins - 1);
   }
-  t.offset[8] = 1;
-  t.scale[8] = 1024;
+  t.offset[8] = 1024;
   t.last[8] = is_signed ? 128 : 255;
   if (!is_signed) {  // what is above 0 never becomes code 0
     t.offset[0] = 1;
-    t.scale[0] = 1024;
     t.last[0] = 1;
   }
 }
@@ -105,23 +110,23 @@ constexpr QuantTables make_quant_tables(bool is_signed) {
   fill_pieces(is_signed, t);
   for (int slot = 0; slot < 16; ++slot) {
     const double low = power_of_two(2 * slot - 31);
-    t.border[slot] = 4;  // none: x is at most 1
+    float border = 4;  // none: x is at most 1
+    std::uint32_t below = 0;
     for (int piece = 0; piece < 8; ++piece) {
-      const double border = quant_border(is_signed, piece);
-      if (border <= low) {
-        t.piece[slot] = piece + 1;
-      } else if (border < 4 * low) {
-        t.border[slot] = static_cast<float>(border);
+      const double next = quant_border(is_signed, piece);
+      if (next <= low) {
+        below = static_cast<std::uint32_t>(piece) + 1;
+      } else if (next < 4 * low) {
+        border = static_cast<float>(next);
       }
     }
+    const std::uint32_t bits = (std::bit_cast<std::uint32_t>(border) & ~15U) | below;
+    t.border[slot] = std::bit_cast<float>(bits);
   }
   return t;
 }
 
 }  // namespace detail
-
-// Smallest argument of the lookup by bits 24 to 27.
-inline constexpr float kQuantFloor = 0x1p-30F;
 
 // The largest negative value of the signed map.
 inline constexpr float kQuantLowest = static_cast<float>(1 - 0.45 / 64);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 namespace muster::kernels {
@@ -21,7 +22,8 @@ UpdateScalars common_scalars(const UpdateStep& step) {
 
 void add_epsilon(UpdateScalars& scalars, double epsilon) {
   scalars.epsilon = static_cast<float>(epsilon);
-  scalars.epsilon_squared = static_cast<float>(epsilon * epsilon);
+  scalars.staleness_floor =
+      std::max(static_cast<float>(epsilon * epsilon), std::numeric_limits<float>::min());
   scalars.tiny = static_cast<float>(10 * epsilon);
 }
 
@@ -49,8 +51,8 @@ void check_common(const UpdateTensors& tensors, const UpdateStep& step, bool nee
 }
 
 // 1 / (1 - beta^t); beta^t underflows to 0 for large t.
-float inverse_correction(double beta, std::int64_t step) {
-  return static_cast<float>(1 / (1 - std::pow(beta, static_cast<double>(step))));
+double inverse_correction(double beta, std::int64_t step) {
+  return 1 / (1 - std::pow(beta, static_cast<double>(step)));
 }
 
 UpdateStatistics run_adam(
@@ -64,8 +66,9 @@ UpdateStatistics run_adam(
   UpdateScalars scalars = common_scalars(step);
   scalars.momentum_rate = static_cast<float>(1 - factors.beta1);
   scalars.second_rate = static_cast<float>(1 - factors.beta2);
-  scalars.inverse_correction1 = inverse_correction(factors.beta1, step.step);
-  scalars.inverse_correction2 = inverse_correction(factors.beta2, step.step);
+  scalars.learning_rate =
+      static_cast<float>(step.learning_rate * inverse_correction(factors.beta1, step.step));
+  scalars.inverse_correction2 = static_cast<float>(inverse_correction(factors.beta2, step.step));
   scalars.coupled = coupled;
   add_epsilon(scalars, factors.epsilon);
   UpdateStatistics sums;

@@ -22,12 +22,86 @@ using Words = typename BitsOf<V>::Words;
 inline constexpr std::uint32_t kSignBit = 0x80000000U;
 inline constexpr std::uint32_t kInfinityBits = 0x7F800000U;
 
+// The low 16 or 8 bits of each lane; what lies above must be 0. (GCC's convertvector goes lane by
+// lane where one or two instructions do.)
+template <typename To, typename W>
+MUSTER_INLINE To narrow_lanes(W words) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(W) == 64) {
+    if constexpr (sizeof(To) == 32) {
+      return To(_mm512_maskz_cvtepi32_epi16(0xFFFF, __m512i(words)));
+    } else {
+      return To(_mm512_maskz_cvtepi32_epi8(0xFFFF, __m512i(words)));
+    }
+  }
+#endif
+#if defined(__AVX2__)
+  if constexpr (sizeof(W) == 32) {
+    const __m256i halves = _mm256_packus_epi32(__m256i(words), __m256i(words));
+    const __m128i joined = _mm256_castsi256_si128(_mm256_permute4x64_epi64(halves, 0x08));
+    if constexpr (sizeof(To) == 16) {
+      return To(joined);
+    } else {
+      return To(_mm_cvtsi128_si64(_mm_packus_epi16(joined, joined)));
+    }
+  }
+#elif defined(__x86_64__)
+  if constexpr (sizeof(W) == 16) {
+    // There is only the signed form, which keeps all 16 bits of what is extended in sign.
+    const __m128i extended = _mm_srai_epi32(_mm_slli_epi32(__m128i(words), 16), 16);
+    const __m128i halves = _mm_packs_epi32(extended, extended);
+    if constexpr (sizeof(To) == 8) {
+      return To(_mm_cvtsi128_si64(halves));
+    } else {
+      return To(_mm_cvtsi128_si32(_mm_packus_epi16(halves, halves)));
+    }
+  }
+#endif
+  return __builtin_convertvector(words, To);
+}
+
+// 16 or 8 bits at p as 32-bit lanes.
+template <typename W, typename T>
+MUSTER_INLINE W load_lanes(const T* p) {
+  typedef T Narrow __attribute__((vector_size(sizeof(W) / 4 * sizeof(T))));  // NOLINT
+  Narrow raw;
+  __builtin_memcpy(&raw, p, sizeof(raw));
+#if defined(__AVX512F__)
+  if constexpr (sizeof(W) == 64 && sizeof(T) == 1) {
+    return W(_mm512_maskz_cvtepu8_epi32(0xFFFF, __m128i(raw)));
+  } else if constexpr (sizeof(W) == 64) {
+    return W(_mm512_maskz_cvtepu16_epi32(0xFFFF, __m256i(raw)));
+  }
+#endif
+#if defined(__AVX2__)
+  if constexpr (sizeof(W) == 32 && sizeof(T) == 1) {
+    std::int64_t bytes = 0;
+    __builtin_memcpy(&bytes, p, sizeof(bytes));
+    return W(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes)));
+  } else if constexpr (sizeof(W) == 32) {
+    return W(_mm256_cvtepu16_epi32(__m128i(raw)));
+  }
+#elif defined(__x86_64__)
+  if constexpr (sizeof(T) == 1) {
+    std::int32_t bytes = 0;
+    __builtin_memcpy(&bytes, p, sizeof(bytes));
+    const __m128i zero = _mm_setzero_si128();
+    return W(_mm_unpacklo_epi16(_mm_unpacklo_epi8(_mm_cvtsi32_si128(bytes), zero), zero));
+  } else {
+    std::int64_t halves = 0;
+    __builtin_memcpy(&halves, p, sizeof(halves));
+    return W(_mm_unpacklo_epi16(_mm_cvtsi64_si128(halves), _mm_setzero_si128()));
+  }
+#endif
+  return __builtin_convertvector(raw, W);
+}
+
 // Calls f(i, register) -> integers of one lane each for every register of the pack and stores them
 // as T; `i` counts lanes.
 template <typename T, typename F, int B>
 MUSTER_INLINE void store_as(T* p, PackOf<float, B, true> a, F f, int first = 0) {
   typedef T Narrow __attribute__((vector_size(B / 4 * static_cast<int>(sizeof(T)))));  // NOLINT
-  const Narrow result = __builtin_convertvector(f(first, a.v), Narrow);
+  const auto result = narrow_lanes<Narrow>(f(first, a.v));
   __builtin_memcpy(p, &result, sizeof(result));
 }
 
@@ -41,10 +115,7 @@ MUSTER_INLINE void store_as(T* p, PackOf<float, B, false> a, F f, int first = 0)
 template <typename P, typename T, typename F>
 MUSTER_INLINE P load_as(const T* p, F f) {
   if constexpr (sizeof(P) <= kNativeBytes) {
-    typedef T Narrow __attribute__((vector_size(sizeof(P) / 4 * sizeof(T))));  // NOLINT
-    Narrow raw;
-    __builtin_memcpy(&raw, p, sizeof(raw));
-    return {f(__builtin_convertvector(raw, Words<typename P::Native>))};
+    return {f(load_lanes<Words<typename P::Native>>(p))};
   } else {
     using Half = typename P::Half;
     return {load_as<Half>(p, f), load_as<Half>(p + sizeof(P) / 8, f)};
@@ -107,6 +178,40 @@ MUSTER_INLINE V from_fp16(Words<V> half) {
   return V((magnitude < 0x00800000U ? subnormal : large) | sign);
 }
 
+// The larger; y where either is NaN.
+template <typename V>
+MUSTER_INLINE V max_native(V x, V y) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(V) == 64) {
+    return V(_mm512_maskz_max_ps(0xFFFF, __m512(x), __m512(y)));
+  }
+#endif
+  return x > y ? x : y;
+}
+
+// a * b + c with one rounding where the instruction set has that. Written out, and these files are
+// compiled with -ffp-contract=off: what the compiler fuses on its own depends on what else is done
+// with a product, so that taking statistics along would change results.
+template <typename V>
+MUSTER_INLINE V fused_native(V a, V b, V c) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(V) == 64) {
+    return V(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(c)));
+  }
+#elif defined(__AVX2__)
+  if constexpr (sizeof(V) == 32) {
+    return V(_mm256_fmadd_ps(__m256(a), __m256(b), __m256(c)));
+  }
+#endif
+  return a * b + c;
+}
+
+template <typename P>
+MUSTER_INLINE P fused(P a, P b, P c) {
+  return map(
+      [](auto x, auto y, auto z) MUSTER_INLINE_LAMBDA { return fused_native(x, y, z); }, a, b, c);
+}
+
 // ---- 8-bit codes ---------------------------------------------------------------------------
 
 // table[index & 15] of each lane.
@@ -135,42 +240,119 @@ MUSTER_INLINE V lookup(const T (&table)[16], Words<V> index) {
   return result;
 }
 
+// f of QuantTables, and bits to OR to the value: the sign.
+template <bool kSigned, typename V>
+struct CodeParts {
+  V f;
+  Words<V> sign;
+};
+
+template <bool kSigned, typename V>
+MUSTER_INLINE CodeParts<kSigned, V> code_parts(Words<V> code) {
+  using Signed = typename BitsOf<V>::Signed;
+  if constexpr (kSigned) {
+    const V distance = __builtin_convertvector(Signed(code) - 127, V);
+    return {V(Words<V>(distance) & ~kSignBit) + 0.5F, Words<V>(distance) & kSignBit};
+  } else {
+    return {__builtin_convertvector(Signed(code) + 1, V), Words<V>{}};
+  }
+}
+
 // quant_map(kSigned)[code]
 template <bool kSigned, typename V>
 MUSTER_INLINE V map_value(Words<V> code) {
   constexpr const QuantTables& kTables = kQuantTables<kSigned>;
+  const auto parts = code_parts<kSigned, V>(code);
+  const auto slot = Words<V>(parts.f) >> 23U;
+  const V value = (parts.f + lookup<V>(kTables.shift, slot)) * lookup<V>(kTables.step, slot);
+  return V(Words<V>(value) | parts.sign);
+}
+
+// step and start of QuantTables times the scale of a block.
+struct ScaledTables {
+  alignas(kPackBytes) float step[16];
+  alignas(kPackBytes) float start[16];
+};
+
+template <bool kSigned>
+MUSTER_INLINE void scale_tables(ScaledTables& scaled, float scale) {
+  constexpr const QuantTables& kTables = kQuantTables<kSigned>;
+  const auto factor = broadcast<Pack<float>>(scale);
+  store(scaled.step, load<Pack<float>>(kTables.step) * factor);
+  store(scaled.start, load<Pack<float>>(kTables.start) * factor);
+}
+
+// The value of a code in a block.
+template <bool kSigned, typename V>
+MUSTER_INLINE V scaled_value(const ScaledTables& scaled, Words<V> code) {
+  const auto parts = code_parts<kSigned, V>(code);
+  const auto slot = Words<V>(parts.f) >> 23U;
+  const V value =
+      fused_native(parts.f, lookup<V>(scaled.step, slot), lookup<V>(scaled.start, slot));
+  return V(Words<V>(value) | parts.sign);
+}
+
+// `value` + 1 where x >= bound.
+template <typename V>
+MUSTER_INLINE Words<V> count_reached(Words<V> value, V x, V bound) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(V) == 64) {
+    const __mmask16 reached = _mm512_cmp_ps_mask(__m512(x), __m512(bound), _CMP_GE_OQ);
+    return Words<V>(
+        _mm512_mask_add_epi32(__m512i(value), reached, __m512i(value), _mm512_set1_epi32(1)));
+  }
+#endif
+  return value - Words<V>(x >= bound);
+}
+
+// The code nearest to x * inverse, -1.01 < x * inverse < 1.01. Signed: its distance from 127;
+// unsigned: at least 1 where x is above 0, else 0.
+template <bool kSigned, typename V>
+MUSTER_INLINE typename BitsOf<V>::Signed nearest_place(V x, V inverse) {
+  constexpr const QuantTables& kTables = kQuantTables<kSigned>;
   using Signed = typename BitsOf<V>::Signed;
+  const V magnitude =
+      fused_native(kSigned ? V(Words<V>(x) & ~kSignBit) : x, inverse, V{} + kQuantFloor);
+  const V border = lookup<V>(kTables.border, Words<V>(magnitude) >> 24U);
+  const auto piece = count_reached(Words<V>(border), magnitude, border);
+  const V place =
+      fused_native(magnitude, lookup<V>(kTables.scale, piece), lookup<V>(kTables.offset, piece));
+  const V last = lookup<V>(kTables.last, piece);
+  const V bounded = place < last ? place : last;
   if constexpr (kSigned) {
-    const V distance = __builtin_convertvector(Signed(code) - 127, V);
-    const V f = V(Words<V>(distance) & ~kSignBit) + 0.5F;
-    const auto slot = Words<V>(f) >> 23U;
-    const V magnitude = (f + lookup<V>(kTables.shift, slot)) * lookup<V>(kTables.step, slot);
-    return V(Words<V>(magnitude) | (Words<V>(distance) & kSignBit));
+    return __builtin_convertvector(V(Words<V>(bounded) | (Words<V>(x) & kSignBit)), Signed);
   } else {
-    const V f = __builtin_convertvector(Signed(code) + 1, V);
-    const auto slot = Words<V>(f) >> 23U;
-    return (f + lookup<V>(kTables.shift, slot)) * lookup<V>(kTables.step, slot);
+    return x > 0.0F ? __builtin_convertvector(bounded, Signed) : Signed{};
   }
 }
 
-// The code nearest to x, -1.01 < x < 1.01; unsigned: above 0 at least 1, else 0.
-template <bool kSigned, typename V>
-MUSTER_INLINE Words<V> nearest_code(V x) {
-  constexpr const QuantTables& kTables = kQuantTables<kSigned>;
-  using Signed = typename BitsOf<V>::Signed;
-  V magnitude = kSigned ? V(Words<V>(x) & ~kSignBit) : x;
-  magnitude = magnitude > kQuantFloor ? magnitude : V{} + kQuantFloor;
-  const auto slot = Words<V>(magnitude) >> 24U;
-  const auto above = magnitude >= lookup<V>(kTables.border, slot);  // -1 where it holds
-  const auto piece = Words<V>(lookup<V>(kTables.piece, slot)) - Words<V>(above);
-  const V place = (magnitude + lookup<V>(kTables.offset, piece)) * lookup<V>(kTables.scale, piece);
-  const V last = lookup<V>(kTables.last, piece);
-  const auto code = __builtin_convertvector(place < last ? place : last, Signed);
-  if constexpr (kSigned) {
-    return Words<V>(x < 0.0F ? 127 - code : 127 + code);
-  } else {
-    return Words<V>(x > 0.0F ? code : Signed{});
+// Codes of four packs.
+template <bool kSigned>
+MUSTER_INLINE void store_codes(std::uint8_t* p, const Pack<float> (&x)[4], float inverse) {
+#if defined(__AVX512F__)
+  // Packing works in quarters of a register, which then lie interleaved.
+  const auto factor = inverse - typename Pack<float>::Native{};
+  __m512i halves[2];
+  for (int i = 0; i < 2; ++i) {
+    halves[i] = _mm512_packs_epi32(
+        __m512i(nearest_place<kSigned>(x[2 * i].v, factor)),
+        __m512i(nearest_place<kSigned>(x[2 * i + 1].v, factor)));
+    if constexpr (kSigned) {
+      halves[i] = _mm512_add_epi16(halves[i], _mm512_set1_epi16(127));
+    }
   }
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const __m512i codes =
+      _mm512_maskz_permutexvar_epi32(0xFFFF, order, _mm512_packus_epi16(halves[0], halves[1]));
+  __builtin_memcpy(p, &codes, sizeof(codes));
+#else
+  for (int i = 0; i < 4; ++i) {
+    store_as(p + i * kLanes<float>, x[i], [inverse](int, auto lanes) MUSTER_INLINE_LAMBDA {
+      using V = decltype(lanes);
+      return Words<V>(nearest_place<kSigned>(lanes, V{} + inverse) + (kSigned ? 127 : 0));
+    });
+  }
+#endif
 }
 
 // max of the lanes as integers, in the sense of T; start from 0.

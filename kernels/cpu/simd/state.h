@@ -35,6 +35,20 @@ struct BlockRange {
 
 template <typename T>
 MUSTER_INLINE std::uint32_t max_lane_bits(Floats a) {
+#if defined(__AVX512F__)
+  typedef T Half __attribute__((vector_size(32)));     // NOLINT
+  typedef T Quarter __attribute__((vector_size(16)));  // NOLINT
+  const auto larger = [](auto x, auto y) MUSTER_INLINE_LAMBDA { return x < y ? y : x; };
+  Half halves[2];
+  __builtin_memcpy(halves, &a, sizeof(a));
+  const Half half = larger(halves[0], halves[1]);
+  Quarter quarters[2];
+  __builtin_memcpy(quarters, &half, sizeof(half));
+  Quarter x = larger(quarters[0], quarters[1]);
+  x = larger(x, Quarter(_mm_shuffle_epi32(__m128i(x), 0x4E)));
+  x = larger(x, Quarter(_mm_shuffle_epi32(__m128i(x), 0xB1)));
+  return static_cast<std::uint32_t>(x[0]);
+#else
   std::uint32_t lanes[kLanes<float>];
   __builtin_memcpy(lanes, &a, sizeof(a));
   std::uint32_t result = 0;
@@ -42,6 +56,7 @@ MUSTER_INLINE std::uint32_t max_lane_bits(Floats a) {
     result = static_cast<T>(lane) > static_cast<T>(result) ? lane : result;
   }
   return result;
+#endif
 }
 
 MUSTER_INLINE float float_of_bits(std::uint32_t bits) {
@@ -87,17 +102,17 @@ MUSTER_INLINE BlockScale block_scale(const BlockRange& range) {
   return {scale, 1 / scale};
 }
 
-// Codes of `packs` packs of values; returns the block's scale.
+// Codes of `packs` packs of values, rounded up to a multiple of four; returns the block's scale.
 template <bool kSigned>
 MUSTER_INLINE float quantise_block(
     const float* values, std::uint8_t* codes, int packs, const BlockRange& range) {
   const BlockScale block = block_scale<kSigned>(range);
-  const auto inverse = broadcast<Floats>(block.inverse);
-  for (int j = 0; j < packs; ++j) {
-    const auto x = load<Floats>(values + j * kLanes<float>) * inverse;
-    store_as(codes + j * kLanes<float>, x, [](int, auto lanes) MUSTER_INLINE_LAMBDA {
-      return nearest_code<kSigned>(lanes);
-    });
+  for (int i = 0; i < packs * kLanes<float>; i += 4 * kLanes<float>) {
+    Floats x[4];
+    for (int j = 0; j < 4; ++j) {
+      x[j] = load<Floats>(values + i + j * kLanes<float>);
+    }
+    store_codes<kSigned>(codes + i, x, block.inverse);
   }
   return block.scale;
 }
@@ -119,11 +134,13 @@ struct NoState {
   using Storage = float;
   static constexpr Storage kZero = 0;
 
-  NoState(const StateView& /*view*/, const UpdateStep& /*step*/) {}
+  NoState(const StateView& /*view*/, const UpdateStep& /*step*/, float* /*scratch*/) {}
 
   static constexpr Storage* data() { return nullptr; }
 
   MUSTER_INLINE void begin(Storage* /*at*/, std::int64_t /*block*/, std::int64_t /*index*/) {}
+
+  MUSTER_INLINE void prefetch(int /*i*/) const {}
 
   MUSTER_INLINE Floats load(int /*j*/) { return Floats{}; }
 
@@ -137,7 +154,7 @@ class FloatState {
   using Storage = float;
   static constexpr Storage kZero = 0;
 
-  MUSTER_INLINE FloatState(const StateView& view, const UpdateStep& /*step*/)
+  MUSTER_INLINE FloatState(const StateView& view, const UpdateStep& /*step*/, float* /*scratch*/)
       : data_(static_cast<float*>(view.data)) {}
 
   [[nodiscard]] MUSTER_INLINE Storage* data() const { return data_; }
@@ -145,6 +162,8 @@ class FloatState {
   MUSTER_INLINE void begin(Storage* at, std::int64_t /*block*/, std::int64_t /*index*/) {
     at_ = at;
   }
+
+  MUSTER_INLINE void prefetch(int i) const { __builtin_prefetch(at_ + i, 1); }
 
   MUSTER_INLINE Floats load(int j) {
     return kernels::MUSTER_SIMD_ISA::load<Floats>(at_ + j * kLanes<float>);
@@ -166,7 +185,7 @@ class BFloat16State {
   using Storage = std::uint16_t;
   static constexpr Storage kZero = 0;
 
-  MUSTER_INLINE BFloat16State(const StateView& view, const UpdateStep& step)
+  MUSTER_INLINE BFloat16State(const StateView& view, const UpdateStep& step, float* /*scratch*/)
       : data_(static_cast<std::uint16_t*>(view.data)),
         rounder_({step.seed, step.step, view.tensor}) {}
 
@@ -176,6 +195,8 @@ class BFloat16State {
     at_ = at;
     index_ = static_cast<std::uint64_t>(index);
   }
+
+  MUSTER_INLINE void prefetch(int i) const { __builtin_prefetch(at_ + i, 1); }
 
   MUSTER_INLINE Floats load(int j) {
     return load_as<Floats>(at_ + j * kLanes<float>, [](auto bits) MUSTER_INLINE_LAMBDA {
@@ -204,20 +225,25 @@ class Int8State {
   using Storage = std::uint8_t;
   static constexpr Storage kZero = kSigned ? 127 : 0;
 
-  MUSTER_INLINE Int8State(const StateView& view, const UpdateStep& /*step*/)
-      : data_(static_cast<std::uint8_t*>(view.data)), absmax_(view.absmax) {}
+  MUSTER_INLINE Int8State(const StateView& view, const UpdateStep& /*step*/, float* scratch)
+      : data_(static_cast<std::uint8_t*>(view.data)), absmax_(view.absmax), values_(scratch) {}
 
   [[nodiscard]] MUSTER_INLINE Storage* data() const { return data_; }
 
   MUSTER_INLINE void begin(Storage* at, std::int64_t block, std::int64_t /*index*/) {
     at_ = at;
     block_ = block;
-    scale_ = broadcast<Floats>(absmax_[block]);
+    scale_tables<kSigned>(tables_, absmax_[block]);
     range_ = {};
   }
 
+  MUSTER_INLINE void prefetch(int i) const { __builtin_prefetch(at_ + i, 1); }
+
   MUSTER_INLINE Floats load(int j) {
-    return dequantise_pack<kSigned>(at_ + j * kLanes<float>, scale_);
+    return load_as<Floats>(at_ + j * kLanes<float>, [this](auto code) MUSTER_INLINE_LAMBDA {
+      typedef float V __attribute__((vector_size(sizeof(code))));  // NOLINT
+      return scaled_value<kSigned, V>(tables_, code);
+    });
   }
 
   MUSTER_INLINE void store(int j, Floats value) {
@@ -232,11 +258,11 @@ class Int8State {
  private:
   std::uint8_t* data_;
   float* absmax_;
+  float* values_;  // updated, not yet quantised: kBlockSize floats of the caller
   std::uint8_t* at_{nullptr};
   std::int64_t block_{0};
-  Floats scale_{};
+  ScaledTables tables_;
   BlockRange range_;
-  alignas(kPackBytes) float values_[kBlockSize];
 };
 
 }  // namespace muster::kernels::MUSTER_SIMD_ISA

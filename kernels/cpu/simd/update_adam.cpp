@@ -19,32 +19,30 @@ struct AdamRule {
         momentum_rate(broadcast<Floats>(f.momentum_rate)),
         second_rate(broadcast<Floats>(f.second_rate)),
         step_size(broadcast<Floats>(f.learning_rate)),
-        inverse_correction1(broadcast<Floats>(f.inverse_correction1)),
         inverse_correction2(broadcast<Floats>(f.inverse_correction2)),
         epsilon(broadcast<Floats>(f.epsilon)),
-        epsilon_squared(broadcast<Floats>(f.epsilon_squared)),
+        staleness_floor(broadcast<Floats>(f.staleness_floor)),
         tiny(broadcast<Floats>(f.tiny)) {}
 
   template <bool kStatistics>
-  MUSTER_INLINE void update(UpdatePack& x, UpdateSums& sums) const {
+  MUSTER_INLINE void update(UpdatePack& x, PartialSums& sums) const {
     const auto plain_g = x.g * gradient_scale;
-    const auto g = kCoupled ? plain_g + decay * x.p : plain_g;
+    const auto g = kCoupled ? fused(decay, x.p, plain_g) : plain_g;
     const auto before = x.v;
-    x.m = x.m + momentum_rate * (g - x.m);
-    x.v = x.v + second_rate * (g * g - x.v);
+    x.m = fused(momentum_rate, g - x.m, x.m);
+    x.v = fused(second_rate, g * g - x.v, x.v);
     const auto corrected = x.v * inverse_correction2;
     const auto root = square_root(corrected);
     // Where v is 0 nothing moves: with epsilon 0 it would be 0 / 0, and m / epsilon is a blow-up
     // where g^2 is too small for a float and g is not.
-    const auto step =
-        where_nonzero(x.v, step_size * ((x.m * inverse_correction1) / (root + epsilon)));
-    x.p = kCoupled ? x.p - step : x.p - (decay * x.p + step);
+    const auto step = where_nonzero(x.v, step_size * x.m / (root + epsilon));
+    x.p = kCoupled ? x.p - step : x.p - fused(decay, x.p, step);
     if constexpr (kStatistics) {
       sums.add_update(step);
       sums.add_parameter(x.p);
       sums.add_momentum(x.m, plain_g);
       sums.add_second(before, x.v);
-      sums.add_staleness(staleness(g, corrected, epsilon_squared), count_below(root, tiny));
+      sums.add_staleness(g * g, corrected, staleness_floor, root, tiny);
     }
   }
 
@@ -53,10 +51,9 @@ struct AdamRule {
   Floats momentum_rate;
   Floats second_rate;
   Floats step_size;
-  Floats inverse_correction1;
   Floats inverse_correction2;
   Floats epsilon;
-  Floats epsilon_squared;
+  Floats staleness_floor;
   Floats tiny;
 };
 

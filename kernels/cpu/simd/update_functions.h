@@ -11,17 +11,16 @@ namespace muster::kernels {
 // The scalars of all rules as the loops need them, computed in double and rounded once.
 struct UpdateScalars {
   float gradient_scale{1};
-  float learning_rate{0};
+  float learning_rate{0};  // times 1 / (1 - beta1^t) of Adam, times the scale of Muon
   float decay_rate{0};     // lr * weight_decay, taken off the parameter
   float coupled_decay{0};  // weight_decay, added to the gradient
   float momentum{0};
   float momentum_rate{0};        // 1 - beta1
   float second_rate{0};          // 1 - beta2
-  float inverse_correction1{1};  // 1 / (1 - beta1^t)
-  float inverse_correction2{1};
+  float inverse_correction2{1};  // 1 / (1 - beta2^t)
   float epsilon{0};
-  float epsilon_squared{0};
-  float tiny{0};  // 10 epsilon
+  float staleness_floor{1};  // epsilon^2, at least the smallest normal float
+  float tiny{0};             // 10 epsilon
   bool coupled{false};
   bool nesterov{false};
   bool ema{false};

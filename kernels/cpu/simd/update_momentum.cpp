@@ -16,10 +16,10 @@ struct SgdRule {
         step_size(broadcast<Floats>(f.learning_rate)) {}
 
   template <bool kStatistics>
-  MUSTER_INLINE void update(UpdatePack& x, UpdateSums& sums) const {
+  MUSTER_INLINE void update(UpdatePack& x, PartialSums& sums) const {
     const auto g = x.g * gradient_scale;
     const auto step = step_size * g;
-    x.p = x.p - (decay * x.p + step);
+    x.p = x.p - fused(decay, x.p, step);
     if constexpr (kStatistics) {
       sums.add_update(step);
       sums.add_parameter(x.p);
@@ -37,9 +37,9 @@ struct MuonApplyRule : SgdRule {
   using SgdRule::SgdRule;
 
   template <bool kStatistics>
-  MUSTER_INLINE void update(UpdatePack& x, UpdateSums& sums) const {
+  MUSTER_INLINE void update(UpdatePack& x, PartialSums& sums) const {
     const auto step = step_size * x.g;
-    x.p = x.p - (decay * x.p + step);
+    x.p = x.p - fused(decay, x.p, step);
     if constexpr (kStatistics) {
       sums.add_update(step);
       sums.add_parameter(x.p);
@@ -60,11 +60,11 @@ struct MomentumRule {
         step_size(broadcast<Floats>(f.learning_rate)) {}
 
   template <bool kStatistics>
-  MUSTER_INLINE void update(UpdatePack& x, UpdateSums& sums) const {
+  MUSTER_INLINE void update(UpdatePack& x, PartialSums& sums) const {
     const auto plain_g = x.g * gradient_scale;
-    const auto g = plain_g + decay * x.p;
-    x.m = momentum * x.m + g;
-    const auto step = step_size * (kNesterov ? g + momentum * x.m : x.m);
+    const auto g = fused(decay, x.p, plain_g);
+    x.m = fused(momentum, x.m, g);
+    const auto step = step_size * (kNesterov ? fused(momentum, x.m, g) : x.m);
     x.p = x.p - step;
     if constexpr (kStatistics) {
       sums.add_update(step);
@@ -91,11 +91,11 @@ struct MuonMomentumRule {
         rate(broadcast<Floats>(f.momentum_rate)) {}
 
   template <bool kStatistics>
-  MUSTER_INLINE void update(UpdatePack& x, UpdateSums& sums) const {
+  MUSTER_INLINE void update(UpdatePack& x, PartialSums& sums) const {
     const auto g = x.g * gradient_scale;
-    x.m = kEma ? x.m + rate * (g - x.m) : momentum * x.m + g;
+    x.m = kEma ? fused(rate, g - x.m, x.m) : fused(momentum, x.m, g);
     if constexpr (kNesterov) {
-      x.out = kEma ? x.m + rate * (g - x.m) : g + momentum * x.m;
+      x.out = kEma ? fused(rate, g - x.m, x.m) : fused(momentum, x.m, g);
     } else {
       x.out = x.m;
     }
@@ -120,15 +120,15 @@ struct RmsPropRule {
         second_rate(broadcast<Floats>(f.second_rate)),
         step_size(broadcast<Floats>(f.learning_rate)),
         epsilon(broadcast<Floats>(f.epsilon)),
-        epsilon_squared(broadcast<Floats>(f.epsilon_squared)),
+        staleness_floor(broadcast<Floats>(f.staleness_floor)),
         tiny(broadcast<Floats>(f.tiny)) {}
 
   template <bool kStatistics>
-  MUSTER_INLINE void update(UpdatePack& x, UpdateSums& sums) const {
+  MUSTER_INLINE void update(UpdatePack& x, PartialSums& sums) const {
     const auto plain_g = x.g * gradient_scale;
-    const auto g = plain_g + decay * x.p;
+    const auto g = fused(decay, x.p, plain_g);
     const auto before = x.v;
-    x.v = x.v + second_rate * (g * g - x.v);
+    x.v = fused(second_rate, g * g - x.v, x.v);
     const auto root = square_root(x.v);
     const auto step = where_nonzero(x.v, step_size * (g / (root + epsilon)));
     x.p = x.p - step;
@@ -137,7 +137,7 @@ struct RmsPropRule {
       sums.add_parameter(x.p);
       sums.add_gradient(plain_g);
       sums.add_second(before, x.v);
-      sums.add_staleness(staleness(g, x.v, epsilon_squared), count_below(root, tiny));
+      sums.add_staleness(g * g, x.v, staleness_floor, root, tiny);
     }
   }
 
@@ -146,7 +146,7 @@ struct RmsPropRule {
   Floats second_rate;
   Floats step_size;
   Floats epsilon;
-  Floats epsilon_squared;
+  Floats staleness_floor;
   Floats tiny;
 };
 
