@@ -13,19 +13,6 @@ std::size_t slice_size(const RoutedParameter& parameter) {
   return static_cast<std::size_t>(stack ? parameter.rows * parameter.cols : parameter.cols);
 }
 
-bool keeps_shape(const RoutedParameter& parameter, const RegionPlan& plan, std::size_t index) {
-  if (parameter.route.rule != Rule::kMuon) {
-    return false;
-  }
-  const std::size_t slice = slice_size(parameter);
-  return std::all_of(plan.pieces.begin(), plan.pieces.end(), [&](const std::vector<Piece>& pieces) {
-    return std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
-      return piece.parameter != index ||
-             (piece.parameter_begin % slice == 0 && piece.size % slice == 0);
-    });
-  });
-}
-
 // [begin, begin + size) of the flattened global tensor in its saved shape.
 void place(
     StateTensor& tensor,
@@ -68,11 +55,22 @@ std::string quant_map_text() {
   return text;
 }
 
-GlobalTensor global_tensor(
-    const RoutedParameter& parameter,
-    const RegionPlan& plan,
-    std::size_t index,
-    int expert_groups) {
+void find_shaped(const RegionPlan& plan, const Routing& routing, std::vector<bool>& shaped) {
+  for (const PlacedParameter& placed : plan.placed) {
+    shaped[placed.parameter] = routing.parameters[placed.parameter].route.rule == Rule::kMuon;
+  }
+  for (const std::vector<Piece>& pieces : plan.pieces) {
+    for (const Piece& piece : pieces) {
+      const RoutedParameter& parameter = routing.parameters[piece.parameter];
+      if (shaped[piece.parameter]) {
+        const std::size_t slice = slice_size(parameter);
+        shaped[piece.parameter] = piece.parameter_begin % slice == 0 && piece.size % slice == 0;
+      }
+    }
+  }
+}
+
+GlobalTensor global_tensor(const RoutedParameter& parameter, bool shaped, int expert_groups) {
   const std::int64_t groups = parameter.spec.placement == Placement::kExpert ? expert_groups : 1;
   GlobalTensor global;
   global.size = static_cast<std::int64_t>(parameter.size) * groups;
@@ -82,8 +80,7 @@ GlobalTensor global_tensor(
     global.full_shape = {1};
   }
   global.full_shape[0] *= groups;
-  global.shape = keeps_shape(parameter, plan, index) ? global.full_shape
-                                                     : std::vector<std::int64_t>{global.size};
+  global.shape = shaped ? global.full_shape : std::vector<std::int64_t>{global.size};
   return global;
 }
 

@@ -45,10 +45,12 @@ struct GlobalTensor {
   std::int64_t blocks{0};  // 8-bit blocks
 };
 
-// Muon's parameters keep their shape when no rank stores a part of a row, or of a matrix of a
-// stack; everything else is flat. The same on all ranks.
+// Whether each parameter of the routing keeps its shape: Muon's do when no rank stores a part of a
+// row, or of a matrix of a stack; everything else is flat. The same on all ranks.
+void find_shaped(const RegionPlan& plan, const Routing& routing, std::vector<bool>& shaped);
+
 [[nodiscard]] GlobalTensor global_tensor(
-    const RoutedParameter& parameter, const RegionPlan& plan, std::size_t index, int expert_groups);
+    const RoutedParameter& parameter, bool shaped, int expert_groups);
 
 // Everything the shard saves. Spans show the shard's memory.
 [[nodiscard]] std::vector<StateTensor> pieces_of_shard(

@@ -32,6 +32,7 @@ std::unique_ptr<Mover> make_mover(const Zero1Setup& setup) {
 Zero1Optimizer::Zero1Optimizer(Zero1Setup setup)
     : setup_(std::move(setup)),
       shard_of_(setup_.routing.parameters.size(), nullptr),
+      shaped_(setup_.routing.parameters.size(), false),
       matrices_(setup_.routing, setup_.options),
       update_statistics_(setup_.routing.group_names.size()) {
   for (const RoutedParameter& routed : setup_.routing.parameters) {
@@ -65,6 +66,7 @@ void Zero1Optimizer::adopt(Region& region) {
       parameter.value = region.values().subspan(placed.begin, size);
     }
   }
+  find_shaped(plan, routing, shaped_);
   Part part{&region, {}, {}, {}};
   const int rank = region.holders().rank();
   for (const Piece& piece : plan.pieces[static_cast<std::size_t>(rank)]) {

@@ -99,7 +99,7 @@ class Zero1Optimizer final : public Optimizer {
   [[nodiscard]] Status apply_part(Part& part, const StepDecision& decision, Deadline deadline);
   void update_elements(Part& part, const StepDecision& decision);
   [[nodiscard]] Expected<std::size_t> checked_rows(const HeadScale& scale) const;
-  [[nodiscard]] GlobalTensor global_of(const Part& part, std::size_t parameter) const;
+  [[nodiscard]] GlobalTensor global_of(std::size_t parameter) const;
   void count_collectives();
 
   Zero1Setup setup_;
@@ -107,6 +107,7 @@ class Zero1Optimizer final : public Optimizer {
   std::map<std::string, std::size_t, std::less<>> index_of_;
   std::vector<Part> parts_;
   std::vector<Shard*> shard_of_;  // [parameters], null where this rank stores nothing of it
+  std::vector<bool> shaped_;      // [parameters], as saved
   MatrixUpdate matrices_;
   std::vector<GroupUpdateStatistics> update_statistics_;
   std::int64_t applied_steps_{0};

@@ -8,12 +8,9 @@
 
 namespace muster::optimizer {
 
-GlobalTensor Zero1Optimizer::global_of(const Part& part, std::size_t parameter) const {
+GlobalTensor Zero1Optimizer::global_of(std::size_t parameter) const {
   return global_tensor(
-      setup_.routing.parameters[parameter],
-      part.region->plan(),
-      parameter,
-      setup_.expert_position.groups);
+      setup_.routing.parameters[parameter], shaped_[parameter], setup_.expert_position.groups);
 }
 
 std::vector<StateTensor> Zero1Optimizer::state() {
@@ -25,7 +22,7 @@ std::vector<StateTensor> Zero1Optimizer::state() {
       }
       const std::size_t index = shard.piece.parameter;
       for (StateTensor& tensor :
-           pieces_of_shard(shard, setup_.routing.parameters[index], global_of(part, index))) {
+           pieces_of_shard(shard, setup_.routing.parameters[index], global_of(index))) {
         tensors.push_back(std::move(tensor));
       }
     }
@@ -52,8 +49,8 @@ Status Zero1Optimizer::load_state(StateSource& source) {
   MUSTER_RETURN_IF_ERROR(loader.check_values());
   for (const Part& part : parts_) {
     for (const PlacedParameter& placed : part.region->plan().placed) {
-      MUSTER_RETURN_IF_ERROR(loader.check(
-          setup_.routing.parameters[placed.parameter], global_of(part, placed.parameter)));
+      MUSTER_RETURN_IF_ERROR(
+          loader.check(setup_.routing.parameters[placed.parameter], global_of(placed.parameter)));
     }
   }
   MUSTER_RETURN_IF_ERROR(loader.check_leftovers());
