@@ -108,59 +108,6 @@ void blas_gemm(const GemmCall<double>& call) {
       to_blas(call.ldc));
 }
 
-namespace {
-
-// c[n, n] above the diagonal = below it. By blocks: a column of a large matrix touches another page
-// with every element.
-void mirror_lower(std::int64_t n, float* c) {
-  constexpr std::int64_t kBlock = 32;
-  for (std::int64_t row0 = 0; row0 < n; row0 += kBlock) {
-    for (std::int64_t column0 = 0; column0 <= row0; column0 += kBlock) {
-      for (std::int64_t row = row0; row < n && row < row0 + kBlock; ++row) {
-        for (std::int64_t column = column0; column < row && column < column0 + kBlock; ++column) {
-          c[column * n + row] = c[row * n + column];
-        }
-      }
-    }
-  }
-}
-
-}  // namespace
-
-void blas_symmetric_product(
-    bool transpose, std::int64_t n, std::int64_t k, const float* x, float* c) {
-  const std::int64_t stride = transpose ? n : k;
-  constexpr std::int64_t kHalfPays = 96;  // measured: below, the full product is faster
-  if (n < kHalfPays) {
-    blas_gemm(GemmCall<float>{
-        .transpose_a = transpose,
-        .transpose_b = !transpose,
-        .m = n,
-        .n = n,
-        .k = k,
-        .a = x,
-        .lda = stride,
-        .b = x,
-        .ldb = stride,
-        .c = c,
-        .ldc = n});
-    return;
-  }
-  cblas_ssyrk(
-      CblasRowMajor,
-      CblasLower,
-      to_blas(transpose),
-      to_blas(n),
-      to_blas(k),
-      1.0F,
-      x,
-      to_blas(stride),
-      0.0F,
-      c,
-      to_blas(n));
-  mirror_lower(n, c);
-}
-
 const char* blas_core_name() {
   return openblas_get_corename();
 }

@@ -25,11 +25,6 @@ struct GemmCall {
 void blas_gemm(const GemmCall<float>& call);
 void blas_gemm(const GemmCall<double>& call);
 
-// c[n, n] = x * x^T with x[n, k], or x^T * x with x[k, n] when `transpose`; both triangles are
-// written. About half the work of gemm where n is large.
-void blas_symmetric_product(
-    bool transpose, std::int64_t n, std::int64_t k, const float* x, float* c);
-
 // "SkylakeX", as OpenBLAS names it.
 const char* blas_core_name();
 

@@ -5,7 +5,7 @@
 #include <muster/kernels/optimizer_kernels.h>
 
 #include <algorithm>
-#include <optional>
+#include <vector>
 
 namespace muster::kernels {
 
@@ -14,29 +14,37 @@ struct NewtonSchulzWorkspace::State {
   ThreadTeam alone{1};  // for those who work on a matrix of their own
   std::vector<NewtonSchulzEngine> engines{1};
 
-  // The last plan and what it was made for.
-  std::optional<NewtonSchulzPlan> plan;
-  std::int64_t rows{0};
-  std::int64_t cols{0};
-  NewtonSchulzForm form{NewtonSchulzForm::kAuto};
+  // Plans and what they were made for: one takes as long as a small matrix.
+  struct Planned {
+    std::int64_t rows;
+    std::int64_t cols;
+    NewtonSchulzForm form;
+    NewtonSchulzPlan plan;
+  };
+
+  std::vector<Planned> plans;
 
   const NewtonSchulzPlan& plan_for(
-      std::int64_t for_rows, std::int64_t for_cols, const NewtonSchulzOptions& options) {
-    const bool same = plan.has_value() && rows == for_rows && cols == for_cols &&
-                      form == options.form && plan->precision == options.precision &&
-                      std::equal(
-                          plan->coefficients.begin(),
-                          plan->coefficients.end(),
-                          options.coefficients.begin(),
-                          options.coefficients.end());
-    if (!same) {
-      plan = plan_newton_schulz(for_rows, for_cols, options);
-      rows = for_rows;
-      cols = for_cols;
-      form = options.form;
+      std::int64_t rows, std::int64_t cols, const NewtonSchulzOptions& options) {
+    constexpr std::size_t kKept = 256;  // distinct shapes of a model, and more
+    auto found = std::find_if(plans.begin(), plans.end(), [&](const Planned& planned) {
+      return planned.rows == rows && planned.cols == cols && planned.form == options.form &&
+             planned.plan.precision == options.precision &&
+             std::equal(
+                 planned.plan.coefficients.begin(),
+                 planned.plan.coefficients.end(),
+                 options.coefficients.begin(),
+                 options.coefficients.end());
+    });
+    if (found == plans.end()) {
+      if (plans.size() >= kKept) {
+        plans.clear();
+      }
+      plans.push_back({rows, cols, options.form, plan_newton_schulz(rows, cols, options)});
+      found = plans.end() - 1;
     }
-    plan->diagnostics = options.diagnostics;
-    return *plan;
+    found->plan.diagnostics = options.diagnostics;
+    return found->plan;
   }
 };
 

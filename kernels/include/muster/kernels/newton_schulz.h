@@ -27,7 +27,9 @@ enum class NewtonSchulzForm : std::uint8_t { kAuto, kStandard, kSymmetric, kGram
 
 [[nodiscard]] const char* to_string(NewtonSchulzForm form);
 
-// kBFloat16: operands of the products are stored in bf16, sums run in fp32.
+// kBFloat16: operands of the products are rounded to bf16, sums and what is kept between products
+// are fp32. Where bf16 would not give the right direction (the first steps of long schedules, early
+// steps of the Gram form's small matrices) operands stay fp32; docs/kernels.md says where.
 enum class MatrixPrecision : std::uint8_t { kFloat32, kBFloat16 };
 
 struct NewtonSchulzOptions {
@@ -42,7 +44,7 @@ struct NewtonSchulzOptions {
 // formed again.
 struct NewtonSchulzChoice {
   NewtonSchulzForm form{NewtonSchulzForm::kStandard};
-  std::vector<int> restarts;
+  std::vector<int> restarts;  // none where the precision allows it
   double flops{0};    // multiply-adds * 2 of the chosen form, halves of symmetric products only
   double seconds{0};  // the cost model's estimate for one thread
 };
@@ -54,9 +56,10 @@ struct NewtonSchulzChoice {
 
 // Of one matrix.
 struct NewtonSchulzReport {
-  double input_norm{0};     // |U|_F before normalisation
+  double input_norm{0};      // |U|_F before normalisation
   double effective_rank{0};  // |U|_F^4 / |UU^T|_F^2 from the first Gram matrix, in [1, short side]
-  // |OO^T - I|_F / sqrt(short side), estimated by seeded +-1 probes (Hutchinson): no extra product.
+  // |OO^T - I|_F / sqrt(short side), estimated by four seeded +-1 probes (Hutchinson): two skinny
+  // products, about 10 % accurate.
   double orthogonality_error{0};
   bool nonfinite{false};  // input or output held NaN or infinity
   // The chosen form ran away on this matrix (rank-deficient momentum in low precision, see
