@@ -10,14 +10,14 @@
 
 namespace muster::moe_lm {
 
-AttentionBlock::AttentionBlock(
-    const ModelShape& shape, optimizer::Optimizer& optimizer, std::int64_t layer)
+AttentionBlock::AttentionBlock(const ModelShape& shape, Weights& weights, std::int64_t layer)
     : shape_(shape),
-      norm_(optimizer.find(layer_name(layer, "attention.norm"))),
-      wq_(optimizer.find(layer_name(layer, "attention.wq"))),
-      wk_(optimizer.find(layer_name(layer, "attention.wk"))),
-      wv_(optimizer.find(layer_name(layer, "attention.wv"))),
-      wo_(optimizer.find(layer_name(layer, "attention.wo"))),
+      weights_(&weights),
+      norm_(weights.find(layer_name(layer, "attention.norm"))),
+      wq_(weights.find(layer_name(layer, "attention.wq"))),
+      wk_(weights.find(layer_name(layer, "attention.wk"))),
+      wv_(weights.find(layer_name(layer, "attention.wv"))),
+      wo_(weights.find(layer_name(layer, "attention.wo"))),
       max_logits_(static_cast<std::size_t>(shape.heads)) {}
 
 kernels::AttentionShape AttentionBlock::attention_shape() const {
@@ -50,7 +50,8 @@ void AttentionBlock::resize(std::size_t values) {
   lse_.resize(static_cast<std::size_t>(tokens_ * shape_.heads));
 }
 
-void AttentionBlock::forward(std::span<float> x) {
+Status AttentionBlock::forward(std::span<float> x) {
+  MUSTER_RETURN_IF_ERROR(weights_->await({norm_, wq_, wk_, wv_, wo_}));
   resize(x.size());
   const std::int64_t d = shape_.d_model;
   std::copy(x.begin(), x.end(), input_.begin());
@@ -85,6 +86,7 @@ void AttentionBlock::forward(std::span<float> x) {
       max_logits_.data());
   kernels::linear_forward(mixed_.data(), wo_->value.data(), projected_.data(), tokens_, d, d);
   kernels::add_in_place(x.data(), projected_.data(), tokens_ * d);
+  return {};
 }
 
 void AttentionBlock::backward(std::span<float> dx) {
@@ -120,7 +122,7 @@ void AttentionBlock::backward(std::span<float> dx) {
         kRopeBase,
         true);
   }
-  const auto through = [&](const std::vector<float>& dy, optimizer::Parameter& weight, bool add) {
+  const auto through = [&](const std::vector<float>& dy, Weight& weight, bool add) {
     kernels::linear_backward(
         normed_.data(),
         weight.value.data(),
@@ -145,6 +147,7 @@ void AttentionBlock::backward(std::span<float> dx) {
       tokens_,
       d);
   kernels::add_in_place(dx.data(), projected_.data(), tokens_ * d);
+  weights_->gradients_done({wo_, wv_, wk_, wq_, norm_});
 }
 
 }  // namespace muster::moe_lm

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "src/options.h"
+#include "src/weights.h"
 
 #include <muster/kernels/attention.h>
-#include <muster/optimizer/optimizer.h>
 
 #include <span>
 #include <vector>
@@ -17,10 +17,11 @@ inline constexpr double kRopeBase = 10000.0;
 // Not thread-safe. backward() belongs to the forward() before it.
 class AttentionBlock {
  public:
-  AttentionBlock(const ModelShape& shape, optimizer::Optimizer& optimizer, std::int64_t layer);
+  // `weights` must outlive it.
+  AttentionBlock(const ModelShape& shape, Weights& weights, std::int64_t layer);
 
-  // x [tokens, d_model] in place.
-  void forward(std::span<float> x);
+  // x [tokens, d_model] in place. An error is a lost peer.
+  [[nodiscard]] Status forward(std::span<float> x);
   // Gradient of the output in, of the input out; parameter gradients are added to.
   void backward(std::span<float> dx);
 
@@ -32,11 +33,12 @@ class AttentionBlock {
   void resize(std::size_t values);
 
   ModelShape shape_;
-  optimizer::Parameter* norm_;
-  optimizer::Parameter* wq_;
-  optimizer::Parameter* wk_;
-  optimizer::Parameter* wv_;
-  optimizer::Parameter* wo_;
+  Weights* weights_;
+  Weight* norm_;
+  Weight* wq_;
+  Weight* wk_;
+  Weight* wv_;
+  Weight* wo_;
   std::int64_t tokens_{0};
   std::vector<float> input_, normed_, inverse_rms_, q_, k_, v_, mixed_, lse_;
   std::vector<float> projected_, dmixed_, dq_, dk_, dv_, dnormed_;

@@ -1,5 +1,7 @@
 #include "src/command_line.h"
 
+#include "src/update_flags.h"
+
 #include <muster/agent/agent.h>
 
 #include <CLI/CLI.hpp>
@@ -86,6 +88,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
       "moe_lm"};
   add_model_flags(app, line.options.model);
   add_training_flags(app, line.options);
+  add_update_flags(app, line.options.update);
   add_run_flags(app, line.options, faults);
   try {
     app.parse(argc, argv);

@@ -7,14 +7,15 @@
 
 namespace muster::moe_lm {
 
-Model::Model(const ModelShape& shape, optimizer::Optimizer& optimizer, ExpertGroup group)
+Model::Model(const ModelShape& shape, Weights& weights, ExpertGroup group)
     : shape_(shape),
-      embedding_(optimizer.find("embedding")),
-      norm_(optimizer.find("norm")),
-      head_(optimizer.find("head")) {
+      weights_(&weights),
+      embedding_(weights.find("embedding")),
+      norm_(weights.find("norm")),
+      head_(weights.find("head")) {
   for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
-    attention_.emplace_back(shape, optimizer, layer);
-    moe_.emplace_back(shape, optimizer, layer, group);
+    attention_.emplace_back(shape, weights, layer);
+    moe_.emplace_back(shape, weights, layer, group);
   }
 }
 
@@ -41,14 +42,16 @@ Expected<double> Model::forward(const Batch& batch, agent::Agent& agent) {
   }
   inverse_rms_.resize(batch.tokens.size());
   logits_.resize(static_cast<std::size_t>(tokens * ModelShape::kVocab));
+  MUSTER_RETURN_IF_ERROR(weights_->await({embedding_}));
   kernels::embedding_forward(
       batch.tokens.data(), embedding_->value.data(), stream_.data(), tokens, d);
   for (std::size_t layer = 0; layer < attention_.size(); ++layer) {
-    attention_[layer].forward(stream_);
+    MUSTER_RETURN_IF_ERROR(attention_[layer].forward(stream_));
     agent.record_max_logits(layer, attention_[layer].max_logits());
     MUSTER_RETURN_IF_ERROR(moe_[layer].forward(stream_, agent));
     agent.record_expert_counts(layer, moe_[layer].expert_counts());
   }
+  MUSTER_RETURN_IF_ERROR(weights_->await({norm_, head_}));
   kernels::rms_norm_forward(
       stream_.data(),
       norm_->value.data(),
@@ -64,9 +67,19 @@ Expected<double> Model::forward(const Batch& batch, agent::Agent& agent) {
       logits_.data(), batch.targets.data(), logits_.data(), tokens, ModelShape::kVocab);
 }
 
+// The logits hold the gradient of the loss by now.
+void Model::scale_loss(double scale) {
+  if (scale != 1.0) {
+    for (float& gradient : logits_) {
+      gradient *= static_cast<float>(scale);
+    }
+  }
+}
+
 Status Model::backward(const Batch& batch, agent::Agent& agent) {
   const auto tokens = static_cast<std::int64_t>(batch.tokens.size());
   const std::int64_t d = shape_.d_model;
+  scale_loss(agent.loss_scale());
   kernels::linear_backward(
       normed_.data(),
       head_->value.data(),
@@ -86,12 +99,14 @@ Status Model::backward(const Batch& batch, agent::Agent& agent) {
       norm_->gradient.data(),
       tokens,
       d);
+  weights_->gradients_done({head_, norm_});
   for (std::size_t layer = attention_.size(); layer-- > 0;) {
     MUSTER_RETURN_IF_ERROR(moe_[layer].backward(dstream_, agent));
     attention_[layer].backward(dstream_);
   }
   kernels::embedding_backward(
       batch.tokens.data(), dstream_.data(), embedding_->gradient.data(), tokens, d);
+  weights_->gradients_done({embedding_});
   return {};
 }
 

@@ -4,6 +4,7 @@
 #include "src/attention_block.h"
 #include "src/moe_block.h"
 #include "src/text.h"
+#include "src/weights.h"
 
 #include <muster/agent/agent.h>
 
@@ -13,15 +14,16 @@
 
 namespace muster::moe_lm {
 
-// Not thread-safe; holds views into the optimizer, which must outlive it. Collective over the
+// Not thread-safe; holds views into `weights`, which must outlive it. Collective over the
 // expert group, whose ranks pass batches of their own.
 class Model {
  public:
-  Model(const ModelShape& shape, optimizer::Optimizer& optimizer, ExpertGroup group);
+  Model(const ModelShape& shape, Weights& weights, ExpertGroup group);
 
   // Sum of the batch's token losses in nats. Tells the agent max logits and expert counts.
   [[nodiscard]] Expected<double> forward(const Batch& batch, agent::Agent& agent);
-  // Adds the gradients of that sum into the optimizer's gradient buffers.
+  // Adds the gradients of that sum, times the agent's loss scale, into the optimizer's gradient
+  // buffers.
   [[nodiscard]] Status backward(const Batch& batch, agent::Agent& agent);
 
   [[nodiscard]] std::vector<MoeBlock>& moe_blocks() { return moe_; }
@@ -29,10 +31,13 @@ class Model {
   [[nodiscard]] static agent::ModelInfo info(const ModelShape& shape);
 
  private:
+  void scale_loss(double scale);
+
   ModelShape shape_;
-  optimizer::Parameter* embedding_;
-  optimizer::Parameter* norm_;
-  optimizer::Parameter* head_;
+  Weights* weights_;
+  Weight* embedding_;
+  Weight* norm_;
+  Weight* head_;
   std::vector<AttentionBlock> attention_;
   std::vector<MoeBlock> moe_;
   std::vector<float> stream_, normed_, inverse_rms_, logits_, dnormed_, dstream_;

@@ -13,15 +13,15 @@ namespace muster::moe_lm {
 
 using agent::Phase;
 
-MoeBlock::MoeBlock(
-    const ModelShape& shape, optimizer::Optimizer& optimizer, std::int64_t layer, ExpertGroup group)
+MoeBlock::MoeBlock(const ModelShape& shape, Weights& weights, std::int64_t layer, ExpertGroup group)
     : shape_(shape),
       group_(group),
-      norm_(optimizer.find(layer_name(layer, "moe.norm"))),
-      router_(optimizer.find(layer_name(layer, "moe.router"))),
-      gate_(optimizer.find(layer_name(layer, "moe.experts.gate"))),
-      up_(optimizer.find(layer_name(layer, "moe.experts.up"))),
-      down_(optimizer.find(layer_name(layer, "moe.experts.down"))),
+      weights_(&weights),
+      norm_(weights.find(layer_name(layer, "moe.norm"))),
+      router_(weights.find(layer_name(layer, "moe.router"))),
+      gate_(weights.find(layer_name(layer, "moe.experts.gate"))),
+      up_(weights.find(layer_name(layer, "moe.experts.up"))),
+      down_(weights.find(layer_name(layer, "moe.experts.down"))),
       bias_(static_cast<std::size_t>(shape.experts), 0.0F) {}
 
 void MoeBlock::resize(std::size_t values) {
@@ -126,6 +126,7 @@ void MoeBlock::run_experts_backward() {
 }
 
 Status MoeBlock::forward(std::span<float> x, agent::Agent& agent) {
+  MUSTER_RETURN_IF_ERROR(weights_->await({norm_, router_, gate_, up_, down_}));
   resize(x.size());
   const std::int64_t d = shape_.d_model;
   std::copy(x.begin(), x.end(), input_.begin());
@@ -216,6 +217,7 @@ Status MoeBlock::backward(std::span<float> dx, agent::Agent& agent) {
       tokens_,
       d);
   kernels::add_in_place(dx.data(), output_.data(), tokens_ * d);
+  weights_->gradients_done({down_, up_, gate_, router_, norm_});
   return {};
 }
 

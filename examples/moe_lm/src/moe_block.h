@@ -3,11 +3,11 @@
 #pragma once
 
 #include "src/options.h"
+#include "src/weights.h"
 
 #include <muster/agent/agent.h>
 #include <muster/comm/communicator.h>
 #include <muster/kernels/moe.h>
-#include <muster/optimizer/optimizer.h>
 
 #include <chrono>
 #include <span>
@@ -27,11 +27,8 @@ struct ExpertGroup {
 // group.
 class MoeBlock {
  public:
-  MoeBlock(
-      const ModelShape& shape,
-      optimizer::Optimizer& optimizer,
-      std::int64_t layer,
-      ExpertGroup group);
+  // `weights` must outlive it.
+  MoeBlock(const ModelShape& shape, Weights& weights, std::int64_t layer, ExpertGroup group);
 
   // x [tokens, d_model] in place. The agent is told the time spent on moving tokens.
   [[nodiscard]] Status forward(std::span<float> x, agent::Agent& agent);
@@ -55,11 +52,12 @@ class MoeBlock {
 
   ModelShape shape_;
   ExpertGroup group_;
-  optimizer::Parameter* norm_;
-  optimizer::Parameter* router_;
-  optimizer::Parameter* gate_;
-  optimizer::Parameter* up_;
-  optimizer::Parameter* down_;
+  Weights* weights_;
+  Weight* norm_;
+  Weight* router_;
+  Weight* gate_;
+  Weight* up_;
+  Weight* down_;
   std::vector<float> bias_;
   std::int64_t tokens_{0};
   kernels::Routing routing_;

@@ -96,6 +96,7 @@ Status validate(const TrainOptions& options, int world_size) {
   MUSTER_RETURN_IF_ERROR(require(
       options.checkpoint_interval >= 0,
       "--checkpoint-interval must be 0 (only on command) or more"));
+  MUSTER_RETURN_IF_ERROR(validate(options.update));
   MUSTER_RETURN_IF_ERROR(validate_world(options, world_size));
   MUSTER_RETURN_IF_ERROR(validate_fault("--inject-nan", options.inject_nan, world_size));
   MUSTER_RETURN_IF_ERROR(

@@ -1,6 +1,8 @@
 // What the command line of moe_lm can say, and whether it fits the world it runs in.
 #pragma once
 
+#include "src/update_options.h"
+
 #include <muster/common/status.h>
 
 #include <cstdint>
@@ -42,6 +44,7 @@ struct TrainOptions {
   std::int64_t warmup{20};
   double clip_norm{1.0};
   double qk_clip_tau{0};
+  UpdateOptions update;
   double bias_rate{1e-3};  // step of the router bias that balances expert load
   std::int64_t checkpoint_interval{0};
   std::optional<FaultPoint> inject_nan;          // in a gradient

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <fstream>
+#include <span>
 
 namespace muster::moe_lm {
 
@@ -11,9 +12,11 @@ Status dump_parameters(
   std::ofstream file{name, std::ios::binary | std::ios::trunc};
   for (const optimizer::Parameter& parameter : optimizer.parameters()) {
     file << parameter.spec.name << '\n';
-    file.write(
-        reinterpret_cast<const char*>(parameter.value.data()),  // NOLINT
-        static_cast<std::streamsize>(parameter.value.size_bytes()));
+    for (const auto bytes : {std::as_bytes(parameter.value), std::as_bytes(parameter.value16)}) {
+      file.write(
+          reinterpret_cast<const char*>(bytes.data()),  // NOLINT
+          static_cast<std::streamsize>(bytes.size()));
+    }
   }
   file.close();
   return file ? Status{} : io_error("cannot write '" + name + "'", errno);

@@ -3,9 +3,9 @@
 #include <muster/common/hash.h>
 #include <muster/common/random.h>
 
-#include <algorithm>
 #include <cmath>
 #include <span>
+#include <utility>
 
 namespace muster::moe_lm {
 namespace {
@@ -47,20 +47,33 @@ std::string layer_name(std::int64_t layer, const std::string& part) {
   return "layers." + std::to_string(layer) + "." + part;
 }
 
-std::vector<optimizer::ParameterSpec> parameter_specs(const ModelShape& shape, int ep_size) {
+std::vector<optimizer::ParameterSpec> parameter_specs(
+    const ModelShape& shape, int ep_size, const UpdateOptions& update) {
   const std::int64_t d = shape.d_model;
   const std::int64_t f = shape.ffn;
   const std::int64_t local = shape.experts / ep_size;
   std::vector<optimizer::ParameterSpec> specs;
-  specs.push_back({"embedding", {ModelShape::kVocab, d}, Placement::kReplicated});
+  const auto push = [&](std::string name, std::vector<std::int64_t> dims, Placement placement) {
+    optimizer::ParameterSpec spec;
+    spec.name = std::move(name);
+    spec.shape = std::move(dims);
+    spec.placement = placement;
+    spec.dtype = update.parameter_type;
+    specs.push_back(std::move(spec));
+  };
+  push("embedding", {ModelShape::kVocab, d}, Placement::kReplicated);
   for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
     const auto add = [&](const char* part, std::vector<std::int64_t> dims, Placement placement) {
-      specs.push_back({layer_name(layer, part), std::move(dims), placement});
+      push(layer_name(layer, part), std::move(dims), placement);
     };
     add("attention.norm", {d}, Placement::kReplicated);
     for (const char* projection :
          {"attention.wq", "attention.wk", "attention.wv", "attention.wo"}) {
       add(projection, {d, d}, Placement::kReplicated);
+      // The rows of q, k and v are heads; those of wo are the residual stream's.
+      if (update.per_head_muon && !specs.back().name.ends_with("wo")) {
+        specs.back().blocks = {{shape.head_dim()}, shape.heads, false};
+      }
     }
     add("moe.norm", {d}, Placement::kReplicated);
     add("moe.router", {shape.experts, d}, Placement::kReplicated);
@@ -68,52 +81,76 @@ std::vector<optimizer::ParameterSpec> parameter_specs(const ModelShape& shape, i
     add("moe.experts.up", {local, f, d}, Placement::kExpert);
     add("moe.experts.down", {local, d, f}, Placement::kExpert);
   }
-  specs.push_back({"norm", {d}, Placement::kReplicated});
-  specs.push_back({"head", {ModelShape::kVocab, d}, Placement::kReplicated});
+  push("norm", {d}, Placement::kReplicated);
+  push("head", {ModelShape::kVocab, d}, Placement::kReplicated);
   return specs;
 }
 
 optimizer::OptimizerOptions optimizer_options(const TrainOptions& options) {
+  const UpdateOptions& update = options.update;
+  const bool matrices_only = update.rule == Rule::kMuon || update.rule == Rule::kAdamW;
+  const Rule rest = matrices_only ? Rule::kAdamW : update.rule;
+  const double decay = update.weight_decay;
   optimizer::OptimizerOptions chosen;
   chosen.routes = {
-      {"embedding", Rule::kAdamW, "embedding", 0.0, 1.0},
-      {"head", Rule::kAdamW, "head", 0.1, 1.0},
-      {"*norm", Rule::kAdamW, "norm", 0.0, 1.0},
-      {"*.router", Rule::kAdamW, "router", 0.0, 1.0},
-      {"*.attention.w*", Rule::kMuon, "attention", 0.1, 1.0},
-      {"*.moe.experts.*", Rule::kMuon, "experts", 0.1, 1.0},
+      {"embedding", rest, "embedding", 0.0, 1.0, update.state_type},
+      {"head", rest, "head", decay, 1.0, update.state_type},
+      {"*norm", rest, "norm", 0.0, 1.0, update.state_type},
+      {"*.router", rest, "router", 0.0, 1.0, update.state_type},
+      {"*.attention.w*", update.rule, "attention", decay, 1.0, update.state_type},
+      {"*.moe.experts.*", update.rule, "experts", decay, 1.0, update.state_type},
   };
   chosen.schedule.learning_rate = options.learning_rate;
   chosen.schedule.warmup_steps = options.warmup;
   chosen.schedule.total_steps = options.steps;
+  chosen.schedule.kind = update.schedule;
+  if (update.schedule == optimizer::ScheduleKind::kWsd) {
+    chosen.schedule.cooldown_steps = update.cooldown > 0 ? update.cooldown : options.steps / 5;
+  }
   chosen.clip_norm = options.clip_norm;
+  chosen.muon = update.muon;
+  chosen.muon.momentum = update.momentum.value_or(chosen.muon.momentum);
+  chosen.momentum.momentum = update.momentum.value_or(chosen.momentum.momentum);
+  chosen.adamw.beta2 = update.adam_beta2;
+  chosen.adam.beta2 = update.adam_beta2;
+  chosen.layout = update.layout;
+  chosen.overlap = update.overlap;
+  chosen.bucket_bytes = update.bucket_bytes;
+  chosen.seed = options.seed;
+  if (update.zclip) {
+    chosen.clipping.zclip.emplace();
+  }
+  if (update.agc > 0) {
+    chosen.clipping.agc.emplace();
+    chosen.clipping.agc->factor = update.agc;
+  }
   return chosen;
 }
 
-void set_initial_values(
+Status set_initial_values(
     optimizer::Optimizer& optimizer, const ModelShape& shape, std::uint64_t seed, int ep_rank) {
-  for (optimizer::Parameter& parameter : optimizer.parameters()) {
-    const optimizer::ParameterSpec& spec = parameter.spec;
-    if (spec.shape.size() == 1) {
-      std::fill(parameter.value.begin(), parameter.value.end(), 1.0F);
-      continue;
-    }
+  const auto parameters = optimizer.parameters();
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    const optimizer::ParameterSpec& spec = parameters[index].spec;
+    std::vector<float> values(parameters[index].gradient.size(), 1.0F);
     const double scale = initial_scale(spec.name, shape, spec.shape.back());
-    if (spec.placement == Placement::kReplicated) {
-      fill_normal(parameter.value, seed, spec.name, scale);
-      continue;
+    if (spec.placement == Placement::kExpert) {
+      const std::int64_t local = spec.shape.front();
+      const std::size_t matrix = values.size() / static_cast<std::size_t>(local);
+      for (std::int64_t expert = 0; expert < local; ++expert) {
+        const std::int64_t global = ep_rank * local + expert;
+        fill_normal(
+            std::span{values}.subspan(static_cast<std::size_t>(expert) * matrix, matrix),
+            seed,
+            spec.name + "/" + std::to_string(global),
+            scale);
+      }
+    } else if (spec.shape.size() > 1) {
+      fill_normal(values, seed, spec.name, scale);
     }
-    const std::int64_t local = spec.shape.front();
-    const std::size_t matrix = parameter.value.size() / static_cast<std::size_t>(local);
-    for (std::int64_t expert = 0; expert < local; ++expert) {
-      const std::int64_t global = ep_rank * local + expert;
-      fill_normal(
-          parameter.value.subspan(static_cast<std::size_t>(expert) * matrix, matrix),
-          seed,
-          spec.name + "/" + std::to_string(global),
-          scale);
-    }
+    MUSTER_RETURN_IF_ERROR(optimizer.set_values(index, values).context(spec.name));
   }
+  return {};
 }
 
 }  // namespace muster::moe_lm

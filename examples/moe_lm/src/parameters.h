@@ -18,15 +18,16 @@ namespace muster::moe_lm {
 [[nodiscard]] std::string layer_name(std::int64_t layer, const std::string& part);
 
 [[nodiscard]] std::vector<optimizer::ParameterSpec> parameter_specs(
-    const ModelShape& shape, int ep_size);
+    const ModelShape& shape, int ep_size, const UpdateOptions& update = {});
 
-// Hidden and expert matrices to Muon; embedding, head, router and norms to AdamW.
+// Hidden and expert matrices to the rule of --optimizer (Muon by default); embedding, head, router
+// and norms to AdamW, or to the same rule when it is neither of the two.
 [[nodiscard]] optimizer::OptimizerOptions optimizer_options(const TrainOptions& options);
 
 // Fills all parameters. Every value depends on the seed, the name and its index in the global
 // tensor only: not on the world size, nor on which rank holds which experts. `ep_rank` of
 // `ep_size`.
-void set_initial_values(
+[[nodiscard]] Status set_initial_values(
     optimizer::Optimizer& optimizer, const ModelShape& shape, std::uint64_t seed, int ep_rank);
 
 }  // namespace muster::moe_lm

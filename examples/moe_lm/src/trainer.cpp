@@ -4,6 +4,7 @@
 #include "src/parameter_dump.h"
 #include "src/parameters.h"
 #include "src/text.h"
+#include "src/weights.h"
 
 #include <cerrno>
 #include <charconv>
@@ -46,6 +47,7 @@ class Trainer final : public TrainingLoop {
   void skip_left_out_batch();
   void inject_kill() const;
   void inject_nan();
+  Status pass(std::int64_t batch_index, std::int64_t index, double& loss_sum);
   void balance_experts(const agent::ReducedLanes& lanes);
   void report(const agent::Verdict& verdict, std::int64_t step);
 
@@ -60,6 +62,7 @@ class Trainer final : public TrainingLoop {
   std::unique_ptr<comm::Communicator> expert_group_;
   std::unique_ptr<comm::Communicator> expert_peers_;
   std::unique_ptr<optimizer::Optimizer> optimizer_;
+  std::unique_ptr<Weights> weights_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<agent::Agent> agent_;
   agent::TrainerState state_;
@@ -79,16 +82,16 @@ Status Trainer::create_optimizer() {
   MUSTER_ASSIGN_OR_RETURN(
       optimizer_,
       optimizer::Optimizer::create(
-          parameter_specs(options_.model, ep_size),
+          parameter_specs(options_.model, ep_size, options_.update),
           optimizer_options(options_),
           world_,
           expert_peers_.get(),
           deadline));
-  set_initial_values(*optimizer_, options_.model, options_.seed, expert_group_->rank());
+  MUSTER_RETURN_IF_ERROR(
+      set_initial_values(*optimizer_, options_.model, options_.seed, expert_group_->rank()));
+  weights_ = std::make_unique<Weights>(*optimizer_, setup_.agent.collective_timeout);
   model_ = std::make_unique<Model>(
-      options_.model,
-      *optimizer_,
-      ExpertGroup{expert_group_.get(), setup_.agent.collective_timeout});
+      options_.model, *weights_, ExpertGroup{expert_group_.get(), setup_.agent.collective_timeout});
   return {};
 }
 
@@ -118,6 +121,7 @@ Status Trainer::take_up() {
          model_->moe_blocks()[layer].bias()});
   }
   MUSTER_RETURN_IF_ERROR(agent_->restore(state_));
+  weights_->parameters_changed();
   if (state_.values[kDataOrder] != data_order()) {
     return failed_precondition(
         "the checkpoint was saved with " + state_.values[kDataOrder] + ", this run has " +
@@ -176,9 +180,10 @@ void Trainer::inject_kill() const {
   }
 }
 
+// Backward adds to it, and what it adds to stays a NaN.
 void Trainer::inject_nan() {
   if (hits(options_.inject_nan)) {
-    optimizer_->parameters()[0].gradient[0] = std::numeric_limits<float>::quiet_NaN();
+    weights_->find("embedding")->gradient[0] = std::numeric_limits<float>::quiet_NaN();
   }
 }
 
@@ -211,27 +216,38 @@ Expected<double> Trainer::forward(const Batch& batch) {
   }
   // The parameter has its value back before anybody but this forward pass reads it.
   const auto row = static_cast<std::size_t>(batch.tokens.front() * options_.model.d_model);
-  float& value = optimizer_->find("embedding")->value[row];
+  const Weight* embedding = weights_->find("embedding");
+  MUSTER_RETURN_IF_ERROR(weights_->await({embedding}));
+  float& value = embedding->value[row];
   const float kept = std::exchange(value, std::numeric_limits<float>::quiet_NaN());
   auto loss = model_->forward(batch, *agent_);
   value = kept;
   return loss;
 }
 
-Expected<double> Trainer::forward_backward(std::int64_t batch_index) {
+Status Trainer::pass(std::int64_t batch_index, std::int64_t index, double& loss_sum) {
   const std::int64_t per_rank = options_.batch / world_.size();
   const std::int64_t per_pass = per_rank / options_.micro_batches;
+  Batch batch;
+  {
+    const auto timer = agent_->time(Phase::kData);
+    batch = source_.sequences(batch_index, world_.rank() * per_rank + index * per_pass, per_pass);
+  }
+  MUSTER_ASSIGN_OR_RETURN(const double loss, forward(batch));
+  loss_sum += loss;
+  const auto timer = agent_->time(Phase::kBackward);
+  const bool last = index + 1 == options_.micro_batches;
+  weights_->set_last_pass(last);
+  if (last) {
+    inject_nan();
+  }
+  return model_->backward(batch, *agent_);
+}
+
+Expected<double> Trainer::forward_backward(std::int64_t batch_index) {
   double loss_sum = 0;
-  for (std::int64_t pass = 0; pass < options_.micro_batches; ++pass) {
-    Batch batch;
-    {
-      const auto timer = agent_->time(Phase::kData);
-      batch = source_.sequences(batch_index, world_.rank() * per_rank + pass * per_pass, per_pass);
-    }
-    MUSTER_ASSIGN_OR_RETURN(const double loss, forward(batch));
-    loss_sum += loss;
-    const auto timer = agent_->time(Phase::kBackward);
-    MUSTER_RETURN_IF_ERROR(model_->backward(batch, *agent_));
+  for (std::int64_t index = 0; index < options_.micro_batches; ++index) {
+    MUSTER_RETURN_IF_ERROR(pass(batch_index, index, loss_sum));
   }
   return loss_sum;
 }
@@ -249,11 +265,11 @@ Expected<agent::Verdict> Trainer::step() {
   skip_left_out_batch();
   MUSTER_ASSIGN_OR_RETURN(const double loss_sum, forward_backward(cursor_));
   inject_kill();
-  inject_nan();
   ++cursor_;
   state_.values[kCursor] = std::to_string(cursor_);
   MUSTER_ASSIGN_OR_RETURN(
       agent::Verdict verdict, agent_->end_step(loss_sum, tokens_per_rank(), state_));
+  weights_->parameters_changed();
   result_.ending = verdict.ending;
   report(verdict, index);
   return verdict;
@@ -285,6 +301,7 @@ Expected<TrainResult> Trainer::finish() {
     return aborted("ranks of several generations met: another launch of this run has taken over");
   }
   MUSTER_RETURN_IF_ERROR(agent_->finish());
+  MUSTER_RETURN_IF_ERROR(weights_->await_all());
   if (!options_.dump_params.empty() && result_.ending != agent::Ending::kPreempted) {
     MUSTER_RETURN_IF_ERROR(dump_parameters(options_.dump_params, world_.rank(), *optimizer_));
   }

@@ -12,21 +12,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The dumps of all ranks of a job that must end well, one after the other.
-std::string final_bits(
-    int ranks, TrainOptions options, const std::function<void(TrainSetup&)>& adjust = {}) {
-  const TemporaryFolder folder;
-  options.dump_params = folder.path() / "params";
-  for (const auto& result : run_job(ranks, options, adjust)) {
-    EXPECT_TRUE(result.ok()) << result.status().to_string();
-  }
-  std::string bits;
-  for (int rank = 0; rank < ranks; ++rank) {
-    bits += bytes_of(folder.path() / ("params.rank-" + std::to_string(rank)));
-  }
-  return bits;
-}
-
 TEST(MoeLmGuard, ANanOnOneRankEndsLikeARunThatLeavesItsBatchOut) {
   TrainOptions hit = small_options();
   hit.ep_size = 2;

@@ -92,6 +92,20 @@ std::vector<double> losses_of_job(int ranks, const TrainOptions& options) {
   return results.front()->losses;
 }
 
+std::string final_bits(
+    int ranks, TrainOptions options, const std::function<void(TrainSetup&)>& adjust) {
+  const TemporaryFolder folder;
+  options.dump_params = folder.path() / "params";
+  for (const auto& result : run_job(ranks, options, adjust)) {
+    EXPECT_TRUE(result.ok()) << result.status().to_string();
+  }
+  std::string bits;
+  for (int rank = 0; rank < ranks; ++rank) {
+    bits += bytes_of(folder.path() / ("params.rank-" + std::to_string(rank)));
+  }
+  return bits;
+}
+
 std::string bytes_of(const std::filesystem::path& file) {
   std::ifstream stream{file, std::ios::binary};
   EXPECT_TRUE(stream) << file;

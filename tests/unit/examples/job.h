@@ -39,6 +39,10 @@ class TemporaryFolder {
 // Losses of rank 0 of a job whose ranks must all end well.
 [[nodiscard]] std::vector<double> losses_of_job(int ranks, const TrainOptions& options);
 
+// The dumps of all ranks of a job that must end well, one after the other.
+[[nodiscard]] std::string final_bits(
+    int ranks, TrainOptions options, const std::function<void(TrainSetup&)>& adjust = {});
+
 // The bytes of a file, or a failed expectation.
 [[nodiscard]] std::string bytes_of(const std::filesystem::path& file);
 

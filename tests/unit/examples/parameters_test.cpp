@@ -25,7 +25,7 @@ std::unique_ptr<optimizer::Optimizer> initialised(
       &world,
       Deadline::after(std::chrono::seconds{10}));
   EXPECT_TRUE(made.ok()) << made.status().to_string();
-  set_initial_values(**made, kShape, seed, ep_rank);
+  EXPECT_TRUE(set_initial_values(**made, kShape, seed, ep_rank).ok());
   return std::move(*made);
 }
 

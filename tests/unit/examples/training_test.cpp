@@ -38,7 +38,7 @@ std::vector<double> reference_losses(const TrainOptions& options) {
       world.front().get(),
       Deadline::after(std::chrono::seconds{10}));
   EXPECT_TRUE(initial.ok());
-  set_initial_values(**initial, options.model, options.seed, 0);
+  EXPECT_TRUE(set_initial_values(**initial, options.model, options.seed, 0).ok());
   reference::Trainer trainer{options, **initial, sample_text()};
   std::vector<double> losses;
   for (std::int64_t step = 0; step < options.steps; ++step) {
