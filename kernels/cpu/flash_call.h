@@ -104,9 +104,13 @@ struct FlashItem {
 
   [[nodiscard]] std::int64_t rows() const { return sequence.q_count * group; }
 
-  [[nodiscard]] std::int64_t token(std::int64_t row) const { return row / group; }
+  [[nodiscard]] std::int64_t token(std::int64_t row) const {
+    return group == 1 ? row : row / group;  // divisions are slow
+  }
 
-  [[nodiscard]] std::int64_t head(std::int64_t row) const { return kv_head * group + row % group; }
+  [[nodiscard]] std::int64_t head(std::int64_t row) const {
+    return group == 1 ? kv_head : kv_head * group + row % group;
+  }
 
   // Keys of the sequence that a row sees: the first ones.
   [[nodiscard]] std::int64_t visible(std::int64_t row) const {

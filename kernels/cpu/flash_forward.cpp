@@ -250,9 +250,7 @@ class Forward {
       const T sum = state.sum[i];
       factors[i] = sum == 0 ? T{0} : T{1} / sum;
       lse[item.head(row) * call_.total_q + item.sequence.q_begin + item.token(row)] =
-          sum == 0 ? -std::numeric_limits<T>::infinity()
-                   : static_cast<T>(
-                         static_cast<double>(state.max[i]) + std::log(static_cast<double>(sum)));
+          sum == 0 ? -std::numeric_limits<T>::infinity() : state.max[i] + std::log(sum);
     }
     query_offsets<T>(item, panel.span, out_.out, offsets);
     table_.unpack_lanes(

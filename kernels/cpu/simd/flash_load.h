@@ -51,13 +51,15 @@ MUSTER_INLINE SquareRow widen_bf16(const std::uint16_t* p, std::int64_t count) {
   return from_bf16<SquareRow>(widen_halves(some));
 }
 
-// kSquare elements of a row from `first` on as floats, 0 beyond its end.
+// kSquare elements of a row from `first` on as floats, 0 beyond its end. kHalf: of bf16.
+template <bool kHalf>
 MUSTER_INLINE SquareRow load_floats(const FlashRows& rows, std::int64_t i, std::int64_t first) {
   const std::int64_t count = rows.head_dim - first;
-  if (rows.type == AttentionType::kBFloat16) {
+  if constexpr (kHalf) {
     return widen_bf16(row_at<std::uint16_t>(rows, i) + first, count);
+  } else {
+    return load_row(row_at<float>(rows, i) + first, count);
   }
-  return load_row(row_at<float>(rows, i) + first, count);
 }
 
 // kSquare pairs of a bf16 row from pair `first` on.
@@ -77,12 +79,27 @@ MUSTER_INLINE SquareRow load_pairs(const FlashRows& rows, std::int64_t i, std::i
   return result;
 }
 
-template <typename Math>
+template <typename Math, bool kHalf>
 MUSTER_INLINE SquareRow load_units(const FlashRows& rows, std::int64_t i, std::int64_t first) {
   if constexpr (Math::kPair == 2) {
     return load_pairs(rows, i, first);
   } else {
-    return load_floats(rows, i, first);
+    return load_floats<kHalf>(rows, i, first);
+  }
+}
+
+// f(whether elements are bf16, as a type)
+template <bool kValue>
+struct Half {
+  static constexpr bool kHalf = kValue;
+};
+
+template <typename F>
+MUSTER_INLINE void with_type(AttentionType type, F f) {
+  if (type == AttentionType::kBFloat16) {
+    f(Half<true>{});
+  } else {
+    f(Half<false>{});
   }
 }
 

@@ -7,11 +7,20 @@ namespace muster::kernels::MUSTER_SIMD_ISA {
 namespace {
 
 // kSquare rows from `row` on, transposed: line u holds unit first + u of each.
-template <typename Math>
+template <typename Math, bool kHalf>
 MUSTER_INLINE void load_square(
     const FlashRows& rows, std::int64_t row, std::int64_t first, SquareRow (&square)[kSquare]) {
-  for (std::int64_t i = 0; i < kSquare; ++i) {
-    square[i] = row + i < rows.count ? load_units<Math>(rows, row + i, first) : SquareRow{};
+  if (row + kSquare <= rows.count) {
+#pragma GCC unroll 16
+    for (std::int64_t i = 0; i < kSquare; ++i) {
+      square[i] = load_units<Math, kHalf>(rows, row + i, first);
+    }
+  } else {
+#pragma GCC unroll 16
+    for (std::int64_t i = 0; i < kSquare; ++i) {
+      square[i] =
+          row + i < rows.count ? load_units<Math, kHalf>(rows, row + i, first) : SquareRow{};
+    }
   }
   transpose_square(square);
 }
@@ -42,17 +51,43 @@ void flash_pack_lanes(const FlashRows& rows, typename Math::Scalar* to) {
       }
     }
   } else {
-    for (std::int64_t lane = 0; lane < kFlashLanes<T>; lane += kSquare) {
-      for (std::int64_t u = 0; u < units; u += kSquare) {
-        SquareRow square[kSquare];
-        load_square<Math>(rows, lane, u, square);
-        for (std::int64_t i = 0; i < kSquare && u + i < units; ++i) {
-          store_row(to + (u + i) * kFlashLanes<T> + lane, square[i], kSquare);
+    with_type(rows.type, [&](auto type) MUSTER_INLINE_LAMBDA {
+      for (std::int64_t lane = 0; lane < kFlashLanes<T>; lane += kSquare) {
+        for (std::int64_t u = 0; u < units; u += kSquare) {
+          SquareRow square[kSquare];
+          load_square<Math, decltype(type)::kHalf>(rows, lane, u, square);
+          float* place = to + u * kFlashLanes<T> + lane;
+#pragma GCC unroll 16
+          for (std::int64_t i = 0; i < kSquare; ++i) {
+            if (u + i < units) {
+              store_native(place + i * kFlashLanes<T>, square[i]);
+            }
+          }
         }
       }
-    }
+    });
   }
 }
+
+namespace {
+
+// Line `line` of a panel of kFlashRows, and where a square is wider than a panel the next one's.
+template <typename T>
+MUSTER_INLINE void store_lines(T* place, std::int64_t next_panel, bool both, SquareRow values) {
+  if constexpr (kSquare > kFlashRows) {
+    typedef float HalfRow __attribute__((vector_size(2 * kSquare)));  // NOLINT
+    HalfRow parts[2];
+    __builtin_memcpy(parts, &values, sizeof(values));
+    store_native(place, parts[0]);
+    if (both) {
+      store_native(place + next_panel, parts[1]);
+    }
+  } else {
+    store_native(place, values);
+  }
+}
+
+}  // namespace
 
 template <typename Math>
 void flash_pack_keys(const FlashRows& rows, typename Math::Scalar* to) {
@@ -66,33 +101,34 @@ void flash_pack_keys(const FlashRows& rows, typename Math::Scalar* to) {
       }
     }
   } else {
-    constexpr std::int64_t kPart = kSquare < kFlashRows ? kSquare : kFlashRows;
-    for (std::int64_t j = 0; j < padded; j += kSquare) {
-      for (std::int64_t u = 0; u < units; u += kSquare) {
-        SquareRow square[kSquare];
-        load_square<Math>(rows, j, u, square);
-        for (std::int64_t i = 0; i < kSquare && u + i < units; ++i) {
-          for (std::int64_t part = 0; part < kSquare && j + part < padded; part += kPart) {
-            const std::int64_t line = j + part;
-            float* place =
-                to + (line / kFlashRows * units + u + i) * kFlashRows + line % kFlashRows;
-            __builtin_memcpy(
-                place, reinterpret_cast<const float*>(&square[i]) + part, kPart * sizeof(float));
+    with_type(rows.type, [&](auto type) MUSTER_INLINE_LAMBDA {
+      const std::int64_t panel = units * kFlashRows;
+      for (std::int64_t j = 0; j < padded; j += kSquare) {
+        for (std::int64_t u = 0; u < units; u += kSquare) {
+          SquareRow square[kSquare];
+          load_square<Math, decltype(type)::kHalf>(rows, j, u, square);
+          float* place = to + j / kFlashRows * panel + u * kFlashRows + j % kFlashRows;
+          const bool both = j + kFlashRows < padded;
+#pragma GCC unroll 16
+          for (std::int64_t i = 0; i < kSquare; ++i) {
+            if (u + i < units) {
+              store_lines(place + i * kFlashRows, panel, both, square[i]);
+            }
           }
         }
       }
-    }
+    });
   }
 }
 
 namespace {
 
 // kSquare elements of rows `row` and, in pairs, row + 1, from `first` on, as units over the rows.
-template <typename Math>
+template <typename Math, bool kHalf>
 MUSTER_INLINE SquareRow load_down(
     const FlashRows& rows, std::int64_t row, std::int64_t first, bool finite_only, SquareRow& bad) {
   const auto one = [&](std::int64_t i) MUSTER_INLINE_LAMBDA {
-    const SquareRow x = i < rows.count ? load_floats(rows, i, first) : SquareRow{};
+    const SquareRow x = i < rows.count ? load_floats<kHalf>(rows, i, first) : SquareRow{};
     const SquareRow finite = keep_finite(x, bad);
     return finite_only ? finite : x;
   };
@@ -125,19 +161,19 @@ bool flash_pack_across(const FlashRows& rows, bool finite_only, typename Math::S
     }
     return finite;
   } else {
-    constexpr std::int64_t kPart = kSquare < kFlashRows ? kSquare : kFlashRows;
     SquareRow bad{};
-    for (std::int64_t d = 0; d < dims; d += kSquare) {
-      for (std::int64_t u = 0; u < units; ++u) {
-        const SquareRow line = load_down<Math>(rows, u * Math::kPair, d, finite_only, bad);
-        for (std::int64_t part = 0; part < kSquare && d + part < dims; part += kPart) {
-          float* place =
-              to + ((d + part) / kFlashRows * units + u) * kFlashRows + (d + part) % kFlashRows;
-          __builtin_memcpy(
-              place, reinterpret_cast<const float*>(&line) + part, kPart * sizeof(float));
+    with_type(rows.type, [&](auto type) MUSTER_INLINE_LAMBDA {
+      const std::int64_t panel = units * kFlashRows;
+      for (std::int64_t d = 0; d < dims; d += kSquare) {
+        float* place = to + d / kFlashRows * panel + d % kFlashRows;
+        const bool both = d + kFlashRows < dims;
+        for (std::int64_t u = 0; u < units; ++u) {
+          const SquareRow line =
+              load_down<Math, decltype(type)::kHalf>(rows, u * Math::kPair, d, finite_only, bad);
+          store_lines(place + u * kFlashRows, panel, both, line);
         }
       }
-    }
+    });
     return all_zero(bad);
   }
 }
@@ -157,12 +193,15 @@ bool flash_pack_along(const FlashRows& rows, std::int64_t padded_dim, typename M
     return finite;
   } else {
     SquareRow bad{};
-    for (std::int64_t u = 0; u < units_of<Math>(kFlashLanes<T>); ++u) {
-      for (std::int64_t d = 0; d < padded_dim; d += kSquare) {
-        store_row(
-            to + u * padded_dim + d, load_down<Math>(rows, u * Math::kPair, d, true, bad), kSquare);
+    with_type(rows.type, [&](auto type) MUSTER_INLINE_LAMBDA {
+      for (std::int64_t u = 0; u < units_of<Math>(kFlashLanes<T>); ++u) {
+        for (std::int64_t d = 0; d < padded_dim; d += kSquare) {
+          store_native(
+              to + u * padded_dim + d,
+              load_down<Math, decltype(type)::kHalf>(rows, u * Math::kPair, d, true, bad));
+        }
       }
-    }
+    });
     return all_zero(bad);
   }
 }

@@ -6,11 +6,12 @@ namespace muster::kernels::MUSTER_SIMD_ISA {
 
 namespace {
 
+template <bool kHalf>
 MUSTER_INLINE void store_floats(
     const FlashTarget& to, std::int64_t row, std::int64_t first, SquareRow x) {
   const std::int64_t count = to.head_dim - first;
   const std::int64_t offset = row_offset(to, row) + first;
-  if (to.type == AttentionType::kFloat32) {
+  if constexpr (!kHalf) {
     store_row(static_cast<float*>(to.data) + offset, x, count);
     return;
   }
@@ -26,6 +27,7 @@ MUSTER_INLINE void store_floats(
 }
 
 // kSquare columns from `lane` on and all of head_dim.
+template <bool kHalf>
 MUSTER_INLINE void unpack_square(
     const float* from,
     const float* factors,
@@ -36,28 +38,35 @@ MUSTER_INLINE void unpack_square(
   SquareRow bad{};
   for (std::int64_t d = 0; d < to.head_dim; d += kSquare) {
     SquareRow square[kSquare];
+    const float* line = from + d * kFlashLanes<float> + lane;
+#pragma GCC unroll 16
     for (std::int64_t i = 0; i < kSquare; ++i) {
       square[i] = SquareRow{};
       if (d + i < to.head_dim) {
-        square[i] = load_native<SquareRow>(from + (d + i) * kFlashLanes<float> + lane) * factor;
+        square[i] = load_native<SquareRow>(line + i * kFlashLanes<float>) * factor;
       }
       bad += square[i] - square[i];
     }
     transpose_square(square);
-    for (std::int64_t i = 0; i < kSquare && lane + i < to.count; ++i) {
-      store_floats(to, lane + i, d, square[i]);
+#pragma GCC unroll 16
+    for (std::int64_t i = 0; i < kSquare; ++i) {
+      if (lane + i < to.count) {
+        store_floats<kHalf>(to, lane + i, d, square[i]);
+      }
     }
   }
   store_native(finite + lane, bad);
 }
 
 // Sums in packs, so that every instruction set sums in the same order.
-float dot_row(const FlashRows& a, const FlashRows& b, std::int64_t i) {
+template <bool kHalf>
+MUSTER_INLINE float dot_row(const FlashRows& a, const FlashRows& b, std::int64_t i) {
   SquareRow sums[16 / kSquare] = {};
   std::int64_t d = 0;
   for (; d < a.head_dim; d += 16) {
     for (std::int64_t part = 0; part < 16 && d + part < a.head_dim; part += kSquare) {
-      sums[part / kSquare] += load_floats(a, i, d + part) * load_floats(b, i, d + part);
+      sums[part / kSquare] +=
+          load_floats<kHalf>(a, i, d + part) * load_floats<kHalf>(b, i, d + part);
     }
   }
   float lanes[16];
@@ -75,9 +84,11 @@ float dot_row(const FlashRows& a, const FlashRows& b, std::int64_t i) {
 template <>
 void flash_unpack_lanes(
     const float* from, const float* factors, const FlashTarget& to, float* finite) {
-  for (std::int64_t lane = 0; lane < to.count; lane += kSquare) {
-    unpack_square(from, factors, to, lane, finite);
-  }
+  with_type(to.type, [&](auto type) MUSTER_INLINE_LAMBDA {
+    for (std::int64_t lane = 0; lane < to.count; lane += kSquare) {
+      unpack_square<decltype(type)::kHalf>(from, factors, to, lane, finite);
+    }
+  });
 }
 
 template <>
@@ -96,11 +107,14 @@ void flash_unpack_lanes(
 template <>
 void flash_unpack_rows(
     const float* from, std::int64_t padded_dim, float factor, const FlashTarget& to) {
-  for (std::int64_t i = 0; i < to.count; ++i) {
-    for (std::int64_t d = 0; d < to.head_dim; d += kSquare) {
-      store_floats(to, i, d, load_native<SquareRow>(from + i * padded_dim + d) * factor);
+  with_type(to.type, [&](auto type) MUSTER_INLINE_LAMBDA {
+    for (std::int64_t i = 0; i < to.count; ++i) {
+      for (std::int64_t d = 0; d < to.head_dim; d += kSquare) {
+        store_floats<decltype(type)::kHalf>(
+            to, i, d, load_native<SquareRow>(from + i * padded_dim + d) * factor);
+      }
     }
-  }
+  });
 }
 
 template <>
@@ -116,9 +130,11 @@ void flash_unpack_rows(
 
 template <>
 void flash_dots(const FlashRows& a, const FlashRows& b, float* to) {
-  for (std::int64_t i = 0; i < a.count; ++i) {
-    to[i] = dot_row(a, b, i);
-  }
+  with_type(a.type, [&](auto type) MUSTER_INLINE_LAMBDA {
+    for (std::int64_t i = 0; i < a.count; ++i) {
+      to[i] = dot_row<decltype(type)::kHalf>(a, b, i);
+    }
+  });
 }
 
 template <>
