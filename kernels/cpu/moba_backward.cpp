@@ -9,7 +9,7 @@
 
 #include "cpu/aligned_buffer.h"
 #include "cpu/moba_forward.h"
-#include "cpu/scratch.h"
+#include "cpu/moba_scratch.h"
 
 #include <algorithm>
 #include <limits>
@@ -88,7 +88,7 @@ class Worker {
     const std::int64_t lanes = Arena::rounded(plan_.dim * kMobaTileStride);
     const std::int64_t scores = 2 * kMobaKeyStep * kMobaTileStride;
     const std::int64_t keys = chunk_ * shape_.stride;
-    Arena arena(thread_scratch<T>(
+    Arena arena(moba_scratch<T>(
         3 * rows + 2 * lanes + scores + 2 * kMobaTile + 4 * keys + Arena::rounded(chunk_)));
     queries_ = arena.take(lanes);
     dout_ = arena.take(lanes);
@@ -275,7 +275,7 @@ void make_delta(
     const Unit<T>& unit, std::int64_t head, std::int64_t begin, std::int64_t end, T* delta) {
   const MobaTable<T>& table = moba_table<T>();
   const std::int64_t stride = moba_row_stride<T>(unit.plan.dim);
-  T* out = thread_scratch<T>(2 * kMobaTile * stride);
+  T* out = moba_scratch<T>(2 * kMobaTile * stride);
   T* dout = out + kMobaTile * stride;
   for (std::int64_t row = begin; row < end; row += kMobaTile) {
     const std::int64_t count = std::min(kMobaTile, end - row);

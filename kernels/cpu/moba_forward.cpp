@@ -6,7 +6,7 @@
 // the queries beside it.
 #include "cpu/moba_forward.h"
 
-#include "cpu/scratch.h"
+#include "cpu/moba_scratch.h"
 
 #include <algorithm>
 #include <cmath>
@@ -51,7 +51,7 @@ class Window {
     const std::int64_t queries = plan.dim * kMobaTileStride;
     const std::int64_t scores = kMobaKeyStep * kMobaTileStride;
     const std::int64_t rows = kMobaTile * shape_.stride;
-    Arena arena(thread_scratch<T>(
+    Arena arena(moba_scratch<T>(
         2 * chunk_ * shape_.stride + 2 * rows + Arena::rounded(queries) + scores + 3 * kMobaTile +
         window * shape_.stride + 4 * Arena::rounded(window)));
     k_ = arena.take(chunk_ * shape_.stride);

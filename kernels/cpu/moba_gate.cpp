@@ -1,6 +1,6 @@
 #include "cpu/moba_gate.h"
 
-#include "cpu/scratch.h"
+#include "cpu/moba_scratch.h"
 
 #include <algorithm>
 #include <cmath>
@@ -45,7 +45,7 @@ class Gate {
     const std::int64_t tile = kMobaTile * kMobaTileStride;
     const std::int64_t queries = heads_ * plan.dim * kMobaTileStride;
     const std::int64_t best = slots_ * kMobaTileStride;
-    Arena arena(thread_scratch<float>(
+    Arena arena(moba_scratch<float>(
         Arena::rounded(kMobaTile * stride_) + Arena::rounded(queries) + 2 * tile +
         2 * Arena::rounded(best) + (2 + 2 * heads_) * kMobaTile));
     rows_ = arena.take(kMobaTile * stride_);

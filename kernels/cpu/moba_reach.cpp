@@ -1,6 +1,6 @@
 // What a loss mask leaves of the gradients, and how much work a call is.
+#include "cpu/moba_scratch.h"
 #include "cpu/moba_selection.h"
-#include "cpu/scratch.h"
 
 #include <algorithm>
 
@@ -13,7 +13,7 @@ std::vector<char> tokens_with_gradient(const MobaPlan& plan, const MobaTensor& d
   std::vector<char> result(static_cast<std::size_t>(plan.total_q), 0);
   const MobaTable<double>& table = moba_table<double>();
   const std::int64_t stride = moba_row_stride<double>(plan.dim);
-  double* rows = thread_scratch<double>(kMobaTile * stride);
+  double* rows = moba_scratch<double>(kMobaTile * stride);
   for (std::int64_t head = 0; head < plan.heads; ++head) {
     for (std::int64_t token = 0; token < plan.total_q; token += kMobaTile) {
       MobaRows from = dout.rows(0, head);

@@ -98,23 +98,6 @@ MUSTER_INLINE void store_elements(T* p, Pack<T> a, std::int64_t count) {
   }
 }
 
-// Rows ahead of the one at work that are asked for: gathered rows come in no order that the machine
-// could guess.
-constexpr std::int64_t kRowsAhead = 6;
-
-// The row kRowsAhead after row i, where there is one.
-template <typename Rows, typename S>
-MUSTER_INLINE void prefetch_ahead(
-    const Rows& rows, std::int64_t i, const S* data, std::int64_t dim) {
-  constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(S));
-  if (i + kRowsAhead < rows.count) {
-    const S* row = data + rows.offset(i + kRowsAhead);
-    for (std::int64_t c = 0; c < dim; c += kLine) {
-      __builtin_prefetch(row + c);
-    }
-  }
-}
-
 template <typename T, typename S>
 void scatter_as(
     const T* from, std::int64_t stride, const T* factors, const MobaTarget& to, std::int64_t dim) {
@@ -137,7 +120,6 @@ template <typename T>
 void moba_gather(const MobaRows& from, std::int64_t dim, T* to, std::int64_t stride) {
   with_type(from.type, from.data, [&](const auto* data) {
     for (std::int64_t i = 0; i < from.count; ++i) {
-      prefetch_ahead(from, i, data, dim);
       T* row = to + i * stride;
       each_pack<T>(
           data + from.offset(i), dim, [row](std::int64_t c, Pack<T> x) { store(row + c, x); });
@@ -161,7 +143,6 @@ template <typename T>
 void moba_add_rows(const T* from, std::int64_t stride, const MobaTarget& to, std::int64_t dim) {
   for (std::int64_t i = 0; i < to.count; ++i) {
     T* row = static_cast<T*>(to.data) + to.offset(i);
-    prefetch_ahead(to, i, static_cast<const T*>(to.data), dim);
     for (std::int64_t c = 0; c < dim; c += kLanes<T>) {
       store(row + c, load<Pack<T>>(row + c) + load<Pack<T>>(from + i * stride + c));
     }
