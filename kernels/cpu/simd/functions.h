@@ -50,11 +50,6 @@ template <typename T>
 T dot(const T* a, const T* b, std::int64_t count);
 template <typename T>
 void scale_add(T alpha, const T* x, T beta, T* y, std::int64_t count);
-template <typename T>
-T attention_forward(const AttentionHead<T>& head, T* out, T* lse, T* scratch);
-template <typename T>
-void attention_backward(
-    const AttentionHead<T>& head, const AttentionGradients<T>& gradients, T* scratch);
 
 void statistics(const float* values, std::int64_t count, TensorStatistics& result);
 void norm_and_nonfinite(const float* values, std::int64_t count, NormAndNonfinite& result);

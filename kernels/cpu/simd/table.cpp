@@ -15,9 +15,7 @@ constexpr KernelTable<T> make_table() {
       .rope = &MUSTER_SIMD_ISA::rope<T>,
       .softmax = &MUSTER_SIMD_ISA::softmax<T>,
       .dot = &MUSTER_SIMD_ISA::dot<T>,
-      .scale_add = &MUSTER_SIMD_ISA::scale_add<T>,
-      .attention_forward = &MUSTER_SIMD_ISA::attention_forward<T>,
-      .attention_backward = &MUSTER_SIMD_ISA::attention_backward<T>};
+      .scale_add = &MUSTER_SIMD_ISA::scale_add<T>};
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Products of small matrices that lie in the first-level cache: the inner loops of attention.
+// Products of small matrices that lie in the first-level cache.
 #pragma once
 
 #include "cpu/simd/pack.h"
@@ -259,10 +259,6 @@ void clear(T* values, std::int64_t count) {
 constexpr std::int64_t smaller(std::int64_t a, std::int64_t b) {
   return a < b ? a : b;
 }
-
-// Packs of queries in a tile of attention.
-template <typename T>
-inline constexpr std::int64_t kTilePacks = kAttentionTile / kLanes<T>;
 
 // 0, 1, 2, ...
 template <typename T>
