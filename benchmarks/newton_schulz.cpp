@@ -218,6 +218,7 @@ void run_all() {
 }  // namespace muster::bench
 
 int main() {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a run takes minutes: show each line when it is there
   muster::bench::run_all();
   return 0;
 }
