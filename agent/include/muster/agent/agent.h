@@ -85,9 +85,9 @@ struct ModelInfo {
 };
 
 // State of the training loop that must come back after a restart: data cursor, RNG counters, router
-// bias. `tensors` are written into on restore; `values` are replaced. A checkpoint of another number
-// of ranks gives rank r the tensors of old rank r modulo the old number, and all ranks the values of
-// rank 0: let a cursor count the job's batches, not the rank's.
+// bias. `tensors` are written into on restore; `values` are replaced. A checkpoint of another
+// number of ranks gives rank r the tensors of old rank r modulo the old number, and all ranks the
+// values of rank 0: let a cursor count the job's batches, not the rank's.
 struct TrainerState {
   std::map<std::string, std::string> values;
 
