@@ -17,22 +17,33 @@ double limited(double norm, double clip_norm) {
   return clip_norm > 0 ? std::min(1.0, clip_norm / (norm + kNormMargin)) : 1.0;
 }
 
+std::string listed(std::span<const std::string> names) {
+  std::string list;
+  for (const std::string& name : names) {
+    list += list.empty() ? "" : ", ";
+    list += name;
+  }
+  return list;
+}
+
 Status check_groups(
     const std::string& what,
     const std::vector<std::string>& named,
     std::span<const std::string> group_names) {
+  const auto unknown = std::find_if(named.begin(), named.end(), [&](const std::string& name) {
+    return std::find(group_names.begin(), group_names.end(), name) == group_names.end();
+  });
+  if (unknown != named.end()) {
+    return invalid_argument(
+        what + ": no route has the group '" + *unknown + "'; the groups are " +
+        listed(group_names));
+  }
   std::set<std::string> seen;
-  for (const std::string& name : named) {
-    if (std::find(group_names.begin(), group_names.end(), name) == group_names.end()) {
-      std::string known;
-      for (const std::string& group : group_names) {
-        known += (known.empty() ? "" : ", ") + group;
-      }
-      return invalid_argument(
-          what + ": no route has the group '" + name + "'; the groups are " + known);
-    }
-    MUSTER_RETURN_IF_ERROR(
-        require(seen.insert(name).second, what + ": group '" + name + "' is given twice"));
+  const auto twice = std::find_if(named.begin(), named.end(), [&](const std::string& name) {
+    return !seen.insert(name).second;
+  });
+  if (twice != named.end()) {
+    return invalid_argument(what + ": group '" + *twice + "' is given twice");
   }
   return {};
 }

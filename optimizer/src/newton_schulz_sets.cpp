@@ -167,9 +167,10 @@ const char* refusal(const std::string& name) {
 }  // namespace
 
 std::vector<NewtonSchulzStep> newton_schulz_coefficients(const MuonOptions& options) {
-  std::vector<NewtonSchulzStep> table;
-  for (int step = 0; step < options.newton_schulz_steps; ++step) {
-    table.push_back(coefficients_of(options, static_cast<std::size_t>(step)));
+  std::vector<NewtonSchulzStep> table(
+      static_cast<std::size_t>(std::max(options.newton_schulz_steps, 0)));
+  for (std::size_t step = 0; step < table.size(); ++step) {
+    table[step] = coefficients_of(options, step);
   }
   return table;
 }
