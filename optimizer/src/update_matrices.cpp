@@ -142,6 +142,13 @@ float* MatrixUpdate::in_work(std::size_t task, std::size_t begin) {
   return work_.data() + work_offset_.at(task) + begin;
 }
 
+kernels::UpdateStep MatrixUpdate::step_for(
+    const Step& step, const RoutedParameter& parameter, const Shard& shard) const {
+  kernels::UpdateStep made = update_step(parameter, *options_, step.decision, step.step);
+  made.statistics = made.statistics && shard.piece.primary;
+  return made;
+}
+
 void MatrixUpdate::fill_directions(const Step& step, const ExchangeRound& round) {
   // Worked out once, where the matrix is or else in the first place that sends it.
   std::map<std::size_t, float*> home;
@@ -165,7 +172,7 @@ void MatrixUpdate::fill_directions(const Step& step, const ExchangeRound& round)
         task.begin + fragment->begin - shard.piece.parameter_begin,
         fragment->size,
         options_->muon,
-        update_step(parameter, *options_, step.decision, step.step),
+        step_for(step, parameter, shard),
         home.at(index));
     if (shard.piece.primary) {
       accumulate(
@@ -207,7 +214,7 @@ void MatrixUpdate::apply_fragment(
     const Step& step, const MatrixTask& task, const Fragment& fragment, const float* orthogonal) {
   const RoutedParameter& parameter = routing_->parameters[task.parameter];
   Shard& shard = *step.shard_of.at(task.parameter);
-  const kernels::UpdateStep update = update_step(parameter, *options_, step.decision, step.step);
+  const kernels::UpdateStep update = step_for(step, parameter, shard);
   const auto cols = static_cast<std::size_t>(parameter.cols);
   kernels::UpdateStatistics moved;
   for (const MatrixBlock& block : parameter.blocks) {

@@ -66,6 +66,9 @@ class MatrixUpdate {
   void apply_fragment(
       const Step& step, const MatrixTask& task, const Fragment& fragment, const float* orthogonal);
 
+  // Without statistics for what another rank answers for.
+  [[nodiscard]] kernels::UpdateStep step_for(
+      const Step& step, const RoutedParameter& parameter, const Shard& shard) const;
   // Where element `begin` of a matrix that is worked out here lies.
   [[nodiscard]] float* in_work(std::size_t task, std::size_t begin);
 

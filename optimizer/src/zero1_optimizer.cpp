@@ -199,8 +199,8 @@ Status Zero1Optimizer::apply_part(Part& part, const StepDecision& decision, Dead
 void Zero1Optimizer::update_elements(Part& part, const StepDecision& decision) {
   for (Shard& shard : part.shards) {
     const RoutedParameter& parameter = setup_.routing.parameters[shard.piece.parameter];
-    const kernels::UpdateStep step =
-        update_step(parameter, setup_.options, decision, applied_steps_ + 1);
+    kernels::UpdateStep step = update_step(parameter, setup_.options, decision, applied_steps_ + 1);
+    step.statistics = step.statistics && shard.piece.primary;
     const kernels::UpdateStatistics moved =
         update_elementwise(shard, parameter.route.rule, setup_.options, step);
     if (shard.piece.primary) {
