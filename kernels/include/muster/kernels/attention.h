@@ -1,4 +1,5 @@
-// Causal multi-head attention, blocked with online softmax: no [N, N] matrix is ever in memory.
+// Causal multi-head attention over sequences of one length, on the calling thread: the common case of
+// flash_attention.h, by the same kernels.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,8 @@ struct AttentionShape {
 // max_logits[heads]: exact maximum over batch and visible (i >= j) pairs of scale * q_i . k_j,
 // signed, before softmax, found while computing, at no extra pass. NaN or +Inf logits make it NaN /
 // +Inf (NaN where there are both). A NaN in q, k or v makes `out` NaN for every token that sees it
-// and for no earlier one. A -Inf logit hides its key. Working memory: O(head_dim) rows of a tile,
-// per thread.
+// and for no earlier one. A -Inf logit hides its key. A query with both counts as +Inf. Working
+// memory per thread: k and v of a sequence once more, packed.
 template <typename T>
 void attention_forward(
     const AttentionShape& shape,
@@ -29,7 +30,7 @@ void attention_forward(
     T* lse,
     float* max_logits);
 
-// dq, dk, dv overwritten. Working memory: O(sequence * head_dim) of one head, per thread.
+// dq, dk, dv overwritten. Working memory per thread: a few times the tensors of a sequence.
 template <typename T>
 void attention_backward(
     const AttentionShape& shape,

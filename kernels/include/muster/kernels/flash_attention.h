@@ -65,7 +65,8 @@ struct AttentionStatistics {
 
 // out like q (type of the problem); lse [heads, total_q] fp32 (fp64 for kFloat64), natural log,
 // -inf and out 0 for rows that see nothing. A NaN in q or k or v reaches every output that sees it
-// and no other. `statistics` spans may be empty.
+// and no other; a key whose logit is -inf is seen, with a weight of 0. `statistics` spans may be
+// empty. Method and measurements: docs/attention.md.
 [[nodiscard]] Status flash_attention_forward(
     const AttentionProblem& problem,
     AttentionInput q,
@@ -77,7 +78,8 @@ struct AttentionStatistics {
 
 // From the global out and lse of a forward (or of a merge of partial ones). dq like q, dk and dv like
 // k, in the type of the problem, overwritten; a group's dk and dv are summed in fp32. dlse
-// [heads, total_q] is the gradient of lse where it is an output of its own; null: none.
+// [heads, total_q] (type of lse) is the gradient of lse where it is an output of its own; null:
+// none. What is not finite in a row of dout reaches dq of that row and dk, dv of the keys it sees.
 [[nodiscard]] Status flash_attention_backward(
     const AttentionProblem& problem,
     AttentionInput q,
