@@ -88,8 +88,9 @@ class Worker {
     const std::int64_t lanes = Arena::rounded(plan_.dim * kMobaTileStride);
     const std::int64_t scores = 2 * kMobaKeyStep * kMobaTileStride;
     const std::int64_t keys = chunk_ * shape_.stride;
-    Arena arena(moba_scratch<T>(
-        3 * rows + 2 * lanes + scores + 2 * kMobaTile + 4 * keys + Arena::rounded(chunk_)));
+    const std::int64_t size =
+        3 * rows + 2 * lanes + scores + 2 * kMobaTile + 4 * keys + Arena::rounded(chunk_);
+    Arena arena(moba_scratch<T>(size), size);
     queries_ = arena.take(lanes);
     dout_ = arena.take(lanes);
     query_rows_ = arena.take(rows);
@@ -356,11 +357,10 @@ void run_unit(Unit<T> unit, const Runner& run) {
     for (const Range<T>& range : ranges) {
       size += (sequence.queries - range.first_row) * stride;
     }
-    T* delta = queries.reserve(size);
-    T* next = delta + MobaArena<T>::rounded(sequence.queries);
+    MobaArena<T> arena(queries.reserve(size), size);
+    T* delta = arena.take(sequence.queries);
     for (Range<T>& range : ranges) {
-      range.dq = next;
-      next += (sequence.queries - range.first_row) * stride;
+      range.dq = arena.take((sequence.queries - range.first_row) * stride);
     }
     run(row_tasks, [&](std::int64_t task) {
       make_delta(unit, head, task * kTaskRows, end_of(task, sequence.queries), delta);

@@ -51,9 +51,10 @@ class Window {
     const std::int64_t queries = plan.dim * kMobaTileStride;
     const std::int64_t scores = kMobaKeyStep * kMobaTileStride;
     const std::int64_t rows = kMobaTile * shape_.stride;
-    Arena arena(moba_scratch<T>(
-        2 * chunk_ * shape_.stride + 2 * rows + Arena::rounded(queries) + scores + 3 * kMobaTile +
-        window * shape_.stride + 4 * Arena::rounded(window)));
+    const std::int64_t size = 2 * chunk_ * shape_.stride + 2 * rows + Arena::rounded(queries) +
+                              scores + 3 * kMobaTile + window * shape_.stride +
+                              4 * Arena::rounded(window);
+    Arena arena(moba_scratch<T>(size), size);
     k_ = arena.take(chunk_ * shape_.stride);
     v_ = arena.take(chunk_ * shape_.stride);
     rows_ = arena.take(rows);

@@ -45,9 +45,9 @@ class Gate {
     const std::int64_t tile = kMobaTile * kMobaTileStride;
     const std::int64_t queries = heads_ * plan.dim * kMobaTileStride;
     const std::int64_t best = slots_ * kMobaTileStride;
-    Arena arena(moba_scratch<float>(
-        Arena::rounded(kMobaTile * stride_) + Arena::rounded(queries) + 2 * tile +
-        2 * Arena::rounded(best) + (2 + 2 * heads_) * kMobaTile));
+    const std::int64_t size = Arena::rounded(kMobaTile * stride_) + Arena::rounded(queries) +
+                              2 * tile + 2 * Arena::rounded(best) + (2 + 2 * heads_) * kMobaTile;
+    Arena arena(moba_scratch<float>(size), size);
     rows_ = arena.take(kMobaTile * stride_);
     queries_ = arena.take(queries);
     scores_ = arena.take(tile);

@@ -116,25 +116,4 @@ struct MobaOutput {
 void run_moba_tasks(
     const MobaPlan& plan, std::int64_t tasks, const std::function<void(std::int64_t)>& task);
 
-// 64-byte aligned pieces of one piece of memory.
-template <typename T>
-class MobaArena {
- public:
-  explicit MobaArena(T* memory) : next_(memory) {}
-
-  T* take(std::int64_t count) {
-    T* result = next_;
-    next_ += rounded(count);
-    return result;
-  }
-
-  static constexpr std::int64_t rounded(std::int64_t count) {
-    constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
-    return (count + kLine - 1) / kLine * kLine;
-  }
-
- private:
-  T* next_;
-};
-
 }  // namespace muster::kernels

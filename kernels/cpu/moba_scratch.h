@@ -4,6 +4,8 @@
 
 #include "cpu/aligned_buffer.h"
 
+#include <muster/common/check.h>
+
 #include <cstdint>
 
 namespace muster::kernels {
@@ -16,5 +18,29 @@ T* moba_scratch(std::int64_t count) {
   constexpr auto kFloats = static_cast<std::int64_t>(sizeof(T) / sizeof(float));
   return static_cast<T*>(static_cast<void*>(memory.reserve(count * kFloats)));
 }
+
+// 64-byte aligned pieces of one piece of memory of `size` elements.
+template <typename T>
+class MobaArena {
+ public:
+  MobaArena(T* memory, std::int64_t size) : next_(memory), left_(size) {}
+
+  T* take(std::int64_t count) {
+    T* result = next_;
+    next_ += rounded(count);
+    left_ -= rounded(count);
+    MUSTER_CHECK(left_ >= 0, "working memory of block attention is too small");
+    return result;
+  }
+
+  static constexpr std::int64_t rounded(std::int64_t count) {
+    constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
+    return (count + kLine - 1) / kLine * kLine;
+  }
+
+ private:
+  T* next_;
+  std::int64_t left_;
+};
 
 }  // namespace muster::kernels
