@@ -1,5 +1,5 @@
-// Mixture of block attention (MoBA, arXiv 2502.13189): each query attends to the block it lies in and
-// to the past blocks whose mean keys score highest; exact softmax over the union.
+// Mixture of block attention (MoBA, arXiv 2502.13189): each query attends to the block it lies in
+// and to the past blocks whose mean keys score highest; exact softmax over the union.
 //
 // Rules (where public implementations differ, the choice and its reason are in docs/moba.md):
 //   blocks    of `block` keys from each sequence's first token; the last one may be short
@@ -9,10 +9,11 @@
 //             and is counted
 //   degrees   top_k = 1 is block-diagonal causal; a sequence of at most top_k blocks is exact full
 //             attention
-// The gate is not differentiated. Nothing of size tokens x blocks x heads is ever in memory, no q, k
-// or v is copied per block.
+// The gate is not differentiated. Nothing of size tokens x blocks x heads is ever in memory, no q,
+// k or v is copied per block.
 //
-// Layout, determinism, errors and threads as in flash_attention.h.
+// Layout, determinism, errors and threads as in flash_attention.h; bias is refused. The dense
+// kernel answers for sequences of at most top_k blocks, bit for bit.
 #pragma once
 
 #include <muster/kernels/flash_attention.h>
@@ -26,9 +27,9 @@ namespace muster::kernels {
 
 struct MobaOptions {
   std::int64_t block{512};
-  int top_k{3};               // blocks per query, the current one included
+  int top_k{3};                 // blocks per query, the current one included
   bool force_neighbour{false};  // the block before the current one is always among them
-  bool share_in_group{false};   // query heads of a kv head choose together, by the sum of their scores
+  bool share_in_group{false};   // heads of a group choose together, by the sum of their scores
 };
 
 // What the gate chose, for the backward pass: block lists by query row. Opaque; grows as needed.
@@ -54,20 +55,23 @@ class MobaSelection {
   std::unique_ptr<State> state_;
 };
 
-// Per query head, of one call.
+// Per query head, of one call; an empty span is not worked out. Sequences of at most top_k blocks
+// have no gate and take no part in what is said of it.
 struct MobaStatistics {
-  std::span<float> selected_max_logit;        // [heads] exact, over pairs that were attended
-  std::span<float> gate_bound;                // [heads] scale * largest gate score: <= full max
-  std::span<float> norm_bound;                // [heads] scale * max |q| * max |k|: >= full max
-  std::span<std::int64_t> nonfinite_rows;     // [heads]
-  std::span<std::int64_t> nonfinite_scores;   // [heads] gate scores that were NaN or infinite
-  std::span<std::int64_t> block_counts;       // [heads, max blocks of a sequence] times chosen
-  std::span<double> sink_share;               // [heads] block 0 among chosen past blocks
-  std::span<double> gate_margin;              // [heads] mean of the k-th less the (k+1)-th score
+  std::span<float> selected_max_logit;  // [heads] exact, over pairs that were attended
+  // [heads] scale * largest gate score of a candidate: <= full max; -inf: there was none.
+  std::span<float> gate_bound;
+  std::span<float> norm_bound;               // [heads] scale * max |q| * max |k|: >= full max
+  std::span<std::int64_t> nonfinite_rows;    // [heads]
+  std::span<std::int64_t> nonfinite_scores;  // [heads] gate scores that were NaN or infinite
+  std::span<std::int64_t> block_counts;      // [heads, max blocks of a sequence] times chosen
+  std::span<double> sink_share;              // [heads] block 0 among chosen past blocks; 0: none
+  // [heads] mean of the lowest chosen less the best left out score; NaN: no query left one out.
+  std::span<double> gate_margin;
 };
 
-// Mean keys [kv_heads, blocks of all sequences, head_dim], fp32, of the problem's k. Kept beside a KV
-// cache for decoding: a complete block's mean never changes.
+// Mean keys [kv_heads, blocks of all sequences, head_dim], fp32, of the problem's k. Kept beside a
+// KV cache for decoding: a complete block's mean never changes.
 [[nodiscard]] Status moba_block_means(
     const AttentionProblem& problem,
     const MobaOptions& options,
@@ -75,8 +79,7 @@ struct MobaStatistics {
     std::span<float> means,
     std::span<std::int64_t> nonfinite_keys);  // [kv_heads] or empty
 
-[[nodiscard]] std::int64_t moba_block_count(
-    std::span<const std::int64_t> cu_k, std::int64_t block);
+[[nodiscard]] std::int64_t moba_block_count(std::span<const std::int64_t> cu_k, std::int64_t block);
 
 // As flash_attention_forward. Queries that are fewer than the keys of their sequence are its last
 // ones, so that prefill in chunks equals prefill at once, and a single query is a decoding step.
