@@ -29,17 +29,16 @@ std::size_t lse_size(const MobaPlan& plan) {
   return plan.type == AttentionType::kFloat64 ? sizeof(double) : sizeof(float);
 }
 
-// Copies the log sums of a run's queries between [heads, run] and [heads, total_q].
-void copy_lse(
-    const MobaPlan& plan, const MobaDenseRun& run, std::byte* whole, std::byte* own, bool to_own) {
+// f(offset in [heads, total_q], offset in [heads, queries of the run], bytes) for each head's log
+// sums.
+template <typename F>
+void each_lse_row(const MobaPlan& plan, const MobaDenseRun& run, F f) {
   const std::size_t size = lse_size(plan);
   const std::size_t row = static_cast<std::size_t>(run.cu_q.back()) * size;
-  for (std::int64_t h = 0; h < plan.heads; ++h) {
-    std::byte* there = whole + static_cast<std::size_t>(h * plan.total_q + run.q_begin) * size;
-    std::byte* here = own + static_cast<std::size_t>(h) * row;
-    if (row > 0) {
-      std::memcpy(to_own ? here : there, to_own ? there : here, row);
-    }
+  for (std::int64_t h = 0; h < plan.heads && row > 0; ++h) {
+    f(static_cast<std::size_t>(h * plan.total_q + run.q_begin) * size,
+      static_cast<std::size_t>(h) * row,
+      row);
   }
 }
 
@@ -85,7 +84,10 @@ Status dense_forward(
       part(out, run.q_begin),
       own.data(),
       {max_logit, nonfinite}));
-  copy_lse(plan, run, static_cast<std::byte*>(lse), own.data(), false);
+  auto* whole = static_cast<std::byte*>(lse);
+  each_lse_row(plan, run, [&](std::size_t there, std::size_t here, std::size_t bytes) {
+    std::memcpy(whole + there, own.data() + here, bytes);
+  });
   for (std::size_t h = 0; h < max_logit.size(); ++h) {
     statistics.max_logit[h] = std::max(statistics.max_logit[h], max_logit[h]);
   }
@@ -102,8 +104,10 @@ Status dense_backward(
     const MobaGradientTensors& tensors) {
   std::vector<std::byte> own(
       static_cast<std::size_t>(plan.heads * run.cu_q.back()) * lse_size(plan) + 1);
-  auto* whole = static_cast<std::byte*>(const_cast<void*>(tensors.lse));  // only read from
-  copy_lse(plan, run, whole, own.data(), true);
+  const auto* whole = static_cast<const std::byte*>(tensors.lse);
+  each_lse_row(plan, run, [&](std::size_t there, std::size_t here, std::size_t bytes) {
+    std::memcpy(own.data() + here, whole + there, bytes);
+  });
   return flash_attention_backward(
       part_problem(plan, problem, run),
       part(tensors.q, run.q_begin),
