@@ -55,10 +55,10 @@ struct PairMath {
 // bf16 of `first` in the low halves, of `second` in the high ones.
 MUSTER_INLINE Native<float> pair_units(Native<float> first, Native<float> second) {
   typedef std::uint16_t Halves __attribute__((vector_size(64)));  // NOLINT
-  const auto joined = Halves(_mm512_cvtne2ps_pbh(__m512(second), __m512(first)));
-  return Native<float>(__builtin_shuffle(
-      joined, Halves{0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31}));
+  constexpr Halves kOrder{0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                          8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const auto joined = __m512i(_mm512_cvtne2ps_pbh(__m512(second), __m512(first)));
+  return Native<float>(_mm512_maskz_permutexvar_epi16(0xFFFFFFFF, __m512i(kOrder), joined));
 }
 #endif
 

@@ -30,11 +30,11 @@ constexpr std::int64_t units_of(std::int64_t elements) {
   return (elements + Math::kPair - 1) / Math::kPair;
 }
 
-double element(const FlashRows& rows, std::int64_t i, std::int64_t d) {
+[[maybe_unused]] double element(const FlashRows& rows, std::int64_t i, std::int64_t d) {
   return i < rows.count && d < rows.head_dim ? row_at<double>(rows, i)[d] : 0.0;
 }
 
-bool is_finite(double x) {
+[[maybe_unused]] bool is_finite(double x) {
   return x - x == 0;
 }
 
