@@ -48,6 +48,7 @@ struct Query {
   int head;
   Place place;
   std::int64_t row;
+  const Values* means;  // [blocks, dim] of its keys
 
   [[nodiscard]] int group() const { return setup.heads / setup.kv_heads; }
 
@@ -76,24 +77,14 @@ struct Query {
   }
 
   [[nodiscard]] double score(std::int64_t block) const {
-    const std::int64_t begin = block * setup.options.block;
-    const std::int64_t end = std::min(begin + setup.options.block, place.keys);
-    Values mean(static_cast<std::size_t>(setup.dim), 0);
-    for (std::int64_t key = begin; key < end; ++key) {
-      for (std::size_t c = 0; c < mean.size(); ++c) {
-        mean[c] += numbers.k[k_at(key) + c];
-      }
-    }
-    for (double& x : mean) {
-      x /= static_cast<double>(end - begin);
-    }
+    const double* mean = &(*means)[static_cast<std::size_t>(block * setup.dim)];
     if (!setup.options.share_in_group) {
-      return dot_rows(&numbers.q[q_at(head)], mean.data(), setup.dim);
+      return dot_rows(&numbers.q[q_at(head)], mean, setup.dim);
     }
     double sum = 0;
     const int first = head / group() * group();
     for (int h = first; h < first + group(); ++h) {
-      sum += dot_rows(&numbers.q[q_at(h)], mean.data(), setup.dim);
+      sum += dot_rows(&numbers.q[q_at(h)], mean, setup.dim);
     }
     return sum;
   }
@@ -126,13 +117,31 @@ struct Query {
   }
 };
 
+// Means of the blocks of a sequence, of the kv head of `head`.
+Values block_means(
+    const MobaSetup& setup, const MobaNumbers& numbers, int head, const Place& place) {
+  const Query first{setup, numbers, head, place, 0, nullptr};
+  const auto dim = static_cast<std::size_t>(setup.dim);
+  Values means(static_cast<std::size_t>(first.blocks()) * dim, 0);
+  for (std::int64_t key = 0; key < place.keys; ++key) {
+    const std::int64_t begin = key / setup.options.block * setup.options.block;
+    const std::int64_t count = std::min(setup.options.block, place.keys - begin);
+    double* mean = &means[static_cast<std::size_t>(key / setup.options.block) * dim];
+    for (std::size_t c = 0; c < dim; ++c) {
+      mean[c] += numbers.k[first.k_at(key) + c] / static_cast<double>(count);
+    }
+  }
+  return means;
+}
+
 // f(query) for every query of every head.
 template <typename F>
 void each_query(const MobaSetup& setup, const MobaNumbers& numbers, const F& f) {
   for (int head = 0; head < setup.heads; ++head) {
     for (const Place& place : places(setup)) {
+      const Values means = block_means(setup, numbers, head, place);
       for (std::int64_t row = 0; row < place.queries; ++row) {
-        f(Query{setup, numbers, head, place, row});
+        f(Query{setup, numbers, head, place, row, &means});
       }
     }
   }
@@ -308,7 +317,9 @@ double oracle_score(
     std::size_t sequence,
     std::int64_t row,
     std::int64_t block) {
-  return Query{setup, numbers, head, places(setup)[sequence], row}.score(block);
+  const Place place = places(setup)[sequence];
+  const Values means = block_means(setup, numbers, head, place);
+  return Query{setup, numbers, head, place, row, &means}.score(block);
 }
 
 Choices oracle_choices(const MobaSetup& setup, const MobaNumbers& numbers) {
