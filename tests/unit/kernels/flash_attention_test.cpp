@@ -83,6 +83,48 @@ TEST(FlashAttention, DoubleAgreesWithTheOracle) {
   }
 }
 
+TEST(FlashAttention, AScaleOfItsOwnIsUsedForwardAndBackward) {
+  for (const double scale : {0.5, -0.125}) {
+    AttentionRun<float> run({.queries = {75}, .head_dim = 16});
+    AttentionProblem problem = run.problem();
+    problem.scale = scale;
+    ASSERT_TRUE(flash_attention_forward(
+                    problem,
+                    {run.q.data()},
+                    {run.k.data()},
+                    {run.v.data()},
+                    {run.out.data()},
+                    run.lse.data(),
+                    {run.max_logit, {}})
+                    .ok());
+    ASSERT_TRUE(flash_attention_backward(
+                    problem,
+                    {run.q.data()},
+                    {run.k.data()},
+                    {run.v.data()},
+                    {run.out.data()},
+                    run.lse.data(),
+                    {run.dout.data()},
+                    nullptr,
+                    {run.dq.data()},
+                    {run.dk.data()},
+                    {run.dv.data()})
+                    .ok());
+    auto oracle = run.oracle();
+    oracle.scale = scale;
+    const Values q = run.q.values();
+    const Values k = run.k.values();
+    const Values v = run.v.values();
+    const auto forward = oracle_forward(oracle, q, k, v);
+    const auto backward = oracle_backward(oracle, q, k, v, run.dout.values(), {});
+    const double unit = 8 * kRoundOff<float> * (2 + forward.logit_size);
+    EXPECT_LE(largest_difference(run.out.values(), forward.out), unit * forward.size);
+    EXPECT_NEAR(static_cast<double>(run.max_logit[0]), forward.max_logit[0], unit);
+    EXPECT_LE(largest_difference(run.dq.values(), backward.dq), 2 * unit * backward.dq_size);
+    EXPECT_LE(largest_difference(run.dk.values(), backward.dk), 2 * unit * backward.dk_size);
+  }
+}
+
 TEST(FlashAttention, GradientsOfTheLogSumExpAgreeWithTheOracle) {
   AttentionRun<double> run(
       {.queries = {30, 5}, .keys = {40, 5}, .heads = 2, .kv_heads = 1, .head_dim = 8});
