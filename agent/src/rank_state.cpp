@@ -111,18 +111,26 @@ void take_trainer_values(const TextValues& saved, TextValues& values) {
   }
 }
 
+TextValues schedule_values(const optimizer::ScheduleOptions& schedule) {
+  return {
+      {"schedule.learning_rate", exact_text(schedule.learning_rate)},
+      {"schedule.warmup_steps", std::to_string(schedule.warmup_steps)},
+      {"schedule.total_steps", std::to_string(schedule.total_steps)},
+      {"schedule.final_ratio", exact_text(schedule.final_ratio)},
+      {"schedule.kind", optimizer::to_string(schedule.kind)},
+      {"schedule.cooldown_steps", std::to_string(schedule.cooldown_steps)},
+      {"schedule.cooldown", optimizer::to_string(schedule.cooldown)}};
+}
+
+// A key that an older checkpoint does not have says nothing.
 void warn_of_other_schedule(const TextValues& saved, const optimizer::ScheduleOptions& now) {
-  const auto differs = [&saved](const char* key, const std::string& value) {
+  for (const auto& [key, value] : schedule_values(now)) {
     const auto entry = saved.find(key);
-    return entry != saved.end() && entry->second != value;
-  };
-  if (differs("schedule.learning_rate", exact_text(now.learning_rate)) ||
-      differs("schedule.warmup_steps", std::to_string(now.warmup_steps)) ||
-      differs("schedule.total_steps", std::to_string(now.total_steps)) ||
-      differs("schedule.final_ratio", exact_text(now.final_ratio))) {
-    log_warning(
-        "event=schedule_changed reason=\"this run's learning-rate schedule is not the one the "
-        "checkpoint was saved with; the new one is used\"");
+    if (entry != saved.end() && entry->second != value) {
+      log_warning(
+          "event=schedule_changed reason=\"the checkpoint was saved with " + key + " " +
+          entry->second + "; this run's " + value + " is used\"");
+    }
   }
 }
 
@@ -145,12 +153,8 @@ checkpoint::RankState collect_state(
   }
   out.values = optimizer.state_values();
   write_shared_state(state, out.values);
-  const optimizer::ScheduleOptions& schedule = optimizer.options().schedule;
   out.values["agent.known_epoch"] = std::to_string(known_epoch);
-  out.values["schedule.learning_rate"] = exact_text(schedule.learning_rate);
-  out.values["schedule.warmup_steps"] = std::to_string(schedule.warmup_steps);
-  out.values["schedule.total_steps"] = std::to_string(schedule.total_steps);
-  out.values["schedule.final_ratio"] = exact_text(schedule.final_ratio);
+  out.values.merge(schedule_values(optimizer.options().schedule));
   for (const auto& [key, value] : trainer.values) {
     out.values[kTrainerValuePrefix + key] = value;
   }

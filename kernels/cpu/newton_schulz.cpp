@@ -2,7 +2,7 @@
 #include "cpu/newton_schulz_engine.h"
 
 #include <muster/common/check.h>
-#include <muster/kernels/optimizer_kernels.h>
+#include <muster/kernels/newton_schulz.h>
 
 #include <algorithm>
 #include <vector>
@@ -98,20 +98,6 @@ void newton_schulz_batch(
   }
   state.team->run(
       count, [&](std::int64_t number, int member) { run(number, member, state.alone); });
-}
-
-void newton_schulz(
-    std::span<float> x,
-    std::int64_t rows,
-    std::int64_t cols,
-    std::span<const std::array<double, 3>> coefficients,
-    std::vector<float>& /*workspace*/) {
-  MUSTER_CHECK(
-      rows >= 0 && cols >= 0 && std::ssize(x) == rows * cols,
-      "newton_schulz: x does not have rows * cols elements");
-  thread_local NewtonSchulzWorkspace workspace;
-  newton_schulz_batch(
-      x, 1, rows, cols, {.coefficients = coefficients, .diagnostics = false}, workspace, {});
 }
 
 }  // namespace muster::kernels

@@ -6,7 +6,7 @@
 #include "cpu/newton_schulz_engine.h"
 
 #include <muster/common/random.h>
-#include <muster/kernels/optimizer_kernels.h>
+#include <muster/kernels/statistics.h>
 
 #include <algorithm>
 #include <cmath>

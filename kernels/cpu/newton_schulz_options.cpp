@@ -1,6 +1,5 @@
 // What surrounds the iteration: names, counts of work.
 #include <muster/kernels/newton_schulz.h>
-#include <muster/kernels/optimizer_kernels.h>
 
 #include <algorithm>
 
@@ -37,10 +36,6 @@ double newton_schulz_flops(
       break;
   }
   return steps * (3 * m * m * n + m * m * m);
-}
-
-double newton_schulz_flops(std::int64_t rows, std::int64_t cols, int steps) {
-  return newton_schulz_flops(NewtonSchulzForm::kSymmetric, rows, cols, steps, 0);
 }
 
 }  // namespace muster::kernels

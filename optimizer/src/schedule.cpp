@@ -49,6 +49,10 @@ double remaining(const ScheduleOptions& schedule, std::int64_t step) {
 
 }  // namespace
 
+const char* to_string(CooldownShape shape) {
+  return shape == CooldownShape::kLinear ? "linear" : "one_minus_sqrt";
+}
+
 const char* to_string(ScheduleKind kind) {
   switch (kind) {
     case ScheduleKind::kCosine:

@@ -1,6 +1,6 @@
 #include "numbers.h"
 
-#include <muster/kernels/optimizer_kernels.h>
+#include <muster/kernels/newton_schulz.h>
 
 #include <array>
 #include <limits>
@@ -22,8 +22,8 @@ std::vector<float> orthogonalise(
     std::int64_t rows,
     std::int64_t cols,
     const Schedule& schedule = kKeller) {
-  std::vector<float> workspace;
-  newton_schulz(x, rows, cols, schedule, workspace);
+  NewtonSchulzWorkspace workspace;
+  newton_schulz_batch(x, 1, rows, cols, {.coefficients = schedule}, workspace, {});
   return x;
 }
 
@@ -256,15 +256,13 @@ TEST(NewtonSchulz, NonfiniteInputGivesNanEverywhere) {
   }
 }
 
-TEST(NewtonSchulz, WorkspaceIsReusedAcrossShapes) {
-  std::vector<float> workspace;
+TEST(NewtonSchulz, AWorkspaceThatHeldALargerMatrixGivesTheSameBits) {
+  NewtonSchulzWorkspace workspace;
   auto large = cast<float>(normal_values(6, 30 * 20));
-  newton_schulz(large, 30, 20, kKeller, workspace);
-  const std::size_t size = workspace.size();
+  newton_schulz_batch(large, 1, 30, 20, {.coefficients = kKeller}, workspace, {});
   auto small = cast<float>(normal_values(7, 5 * 6));
   const auto expected = orthogonalise(small, 5, 6);
-  newton_schulz(small, 5, 6, kKeller, workspace);
-  EXPECT_EQ(workspace.size(), size);
+  newton_schulz_batch(small, 1, 5, 6, {.coefficients = kKeller}, workspace, {});
   EXPECT_EQ(small, expected);
 }
 
@@ -274,13 +272,13 @@ TEST(NewtonSchulz, AcceptsEmptyMatrices) {
 }
 
 TEST(NewtonSchulz, FlopsAreSymmetricInTheSidesAndLinearInSteps) {
-  EXPECT_EQ(newton_schulz_flops(128, 512, 5), newton_schulz_flops(512, 128, 5));
-  EXPECT_EQ(newton_schulz_flops(64, 64, 10), 2 * newton_schulz_flops(64, 64, 5));
+  const auto flops = [](std::int64_t rows, std::int64_t cols, int steps) {
+    return newton_schulz_flops(NewtonSchulzForm::kSymmetric, rows, cols, steps, 0);
+  };
+  EXPECT_EQ(flops(128, 512, 5), flops(512, 128, 5));
+  EXPECT_EQ(flops(64, 64, 10), 2 * flops(64, 64, 5));
   // 3 m^2 n + m^3, up to the diagonals that a symmetric product computes once.
-  EXPECT_NEAR(
-      newton_schulz_flops(1000, 4000, 1),
-      3 * 1e6 * 4000 + 1e9,
-      1e-3 * newton_schulz_flops(1000, 4000, 1));
+  EXPECT_NEAR(flops(1000, 4000, 1), 3 * 1e6 * 4000 + 1e9, 1e-3 * flops(1000, 4000, 1));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include "numbers.h"
 
-#include <muster/kernels/optimizer_kernels.h>
+#include <muster/kernels/statistics.h>
 
 #include <limits>
 

@@ -9,7 +9,7 @@
 namespace muster::optimizer {
 
 enum class ScheduleKind : std::uint8_t {
-  kCosine,       // half cosine from the peak to final_ratio at total_steps, then constant
+  kCosine,  // half cosine from the peak to final_ratio at total_steps, then constant
   kConstant,
   kLinear,       // straight line to final_ratio at total_steps, then constant
   kWsd,          // warmup, stable, decay: peak until cooldown_steps before the end
@@ -31,6 +31,7 @@ struct ScheduleOptions {
 
 // "cosine", "constant", "linear", "wsd", "inverse_sqrt".
 [[nodiscard]] const char* to_string(ScheduleKind kind);
+[[nodiscard]] const char* to_string(CooldownShape shape);  // "linear", "one_minus_sqrt"
 [[nodiscard]] Expected<ScheduleKind> parse_schedule(const std::string& name);
 
 [[nodiscard]] Status validate(const ScheduleOptions& schedule);
