@@ -169,18 +169,18 @@ TEST_F(BadInput, WorldSizeThatDoesNotFitTheModelIsExplained) {
   EXPECT_NE(job.output().find("--batch"), std::string::npos) << job.output();
 }
 
-TEST_F(BadInput, CheckpointOfAnotherWorldSizeEndsAtOnceAndIsUntouched) {
+TEST_F(BadInput, CheckpointOfAnotherUpdateRuleEndsAtOnceAndIsUntouched) {
   JobOptions options;
   options.folder = folder_ / "job";
   options.steps = 6;
   ASSERT_EQ(run_to_end(options), 0);
-  options.ranks = 2;
   options.steps = 12;
+  options.trainer = {"--optimizer", "sgd"};
   const Outcome outcome = run(command_line(options));
   EXPECT_EQ(outcome.code, 93) << "no restart can help\n" << outcome.output;
-  expect_refused(outcome, {"written by 4 ranks", "start as many ranks"});
+  expect_refused(outcome, {"under the rule", "keep the route"});
   EXPECT_EQ(outcome.output.find("generation 3"), std::string::npos) << outcome.output;
-  options.ranks = 4;
+  options.trainer.clear();
   EXPECT_EQ(run_to_end(options), 0) << "the checkpoint must still be good";
 }
 
