@@ -1,0 +1,193 @@
+#include "context_parallel_case.h"
+
+namespace muster::kernels::test {
+
+namespace {
+
+Status attend_alone(const ContextCase& c, const ContextNumbers& n, ContextResult& r) {
+  AttentionProblem problem = problem_of(c);
+  problem.cu_q = n.cu;
+  MUSTER_RETURN_IF_ERROR(flash_attention_forward(
+      problem,
+      {n.q.data()},
+      {n.k.data()},
+      {n.v.data()},
+      {r.out.data()},
+      r.lse.data(),
+      {r.max_logit, r.nonfinite_rows}));
+  return flash_attention_backward(
+      problem,
+      {n.q.data()},
+      {n.k.data()},
+      {n.v.data()},
+      {r.out.data()},
+      r.lse.data(),
+      {n.dout.data()},
+      nullptr,
+      {r.dq.data()},
+      {r.dk.data()},
+      {r.dv.data()});
+}
+
+Status moba_alone(const ContextCase& c, const ContextNumbers& n, ContextResult& r) {
+  AttentionProblem problem = problem_of(c);
+  problem.cu_q = n.cu;
+  MobaSelection selection;
+  MobaStatistics statistics;
+  statistics.selected_max_logit = r.max_logit;
+  statistics.nonfinite_rows = r.nonfinite_rows;
+  MUSTER_RETURN_IF_ERROR(moba_forward(
+      problem,
+      *c.moba,
+      {n.q.data()},
+      {n.k.data()},
+      {n.v.data()},
+      {},
+      {r.out.data()},
+      r.lse.data(),
+      selection,
+      statistics));
+  for (int head = 0; head < c.heads; ++head) {
+    for (std::int64_t row = 0; row < n.cu.back(); ++row) {
+      r.blocks[static_cast<std::size_t>(head)][static_cast<std::size_t>(row)] =
+          selection.blocks_of(head, row);
+    }
+  }
+  return moba_backward(
+      problem,
+      *c.moba,
+      {n.q.data()},
+      {n.k.data()},
+      {n.v.data()},
+      {r.out.data()},
+      r.lse.data(),
+      {n.dout.data()},
+      selection,
+      {r.dq.data()},
+      {r.dk.data()},
+      {r.dv.data()});
+}
+
+// One rank's part of a spread run.
+struct Shard {
+  Shard(const ContextCase& c, const ContextNumbers& n, const ContextPlan& plan, int rank)
+      : rows(plan.pack_rows(rank)),
+        q_row(std::int64_t{c.heads} * c.dim),
+        kv_row(std::int64_t{c.kv_heads} * c.dim),
+        q(take_rows(n.q, rows, q_row)),
+        k(take_rows(n.k, rows, kv_row)),
+        v(take_rows(n.v, rows, kv_row)),
+        dout(take_rows(n.dout, rows, q_row)),
+        out(q.size(), 77),
+        lse(rows.size() * static_cast<std::size_t>(c.heads), 77),
+        dq(q.size(), 77),
+        dk(k.size(), 77),
+        dv(k.size(), 77),
+        max_logit(static_cast<std::size_t>(c.heads), 77),
+        nonfinite_rows(max_logit.size(), 77) {}
+
+  std::vector<std::int64_t> rows;
+  std::int64_t q_row;
+  std::int64_t kv_row;
+  Floats q;
+  Floats k;
+  Floats v;
+  Floats dout;
+  Floats out;
+  Floats lse;
+  Floats dq;
+  Floats dk;
+  Floats dv;
+  Floats max_logit;
+  std::vector<std::int64_t> nonfinite_rows;
+  ContextSelection selection;
+};
+
+Status run_shard(
+    const ContextCase& c,
+    comm::Communicator& world,
+    const ContextPlan& plan,
+    Shard& s,
+    ContextTraffic& forward,
+    ContextTraffic& backward) {
+  const ContextTensors tensors{s.q, s.k, s.v};
+  const ContextGradients gradients{s.dq, s.dk, s.dv};
+  const AttentionStatistics statistics{s.max_logit, s.nonfinite_rows};
+  const ContextCall first{world, plan, problem_of(c), soon(), &forward};
+  const ContextCall second{world, plan, problem_of(c), soon(), &backward};
+  if (c.moba) {
+    MUSTER_RETURN_IF_ERROR(
+        context_moba_forward(first, *c.moba, tensors, s.out, s.lse, s.selection, statistics));
+    return context_moba_backward(
+        second, *c.moba, tensors, s.out, s.lse, s.dout, s.selection, gradients);
+  }
+  MUSTER_RETURN_IF_ERROR(
+      context_attention_forward(first, c.form, tensors, s.out, s.lse, statistics));
+  return context_attention_backward(second, c.form, tensors, s.out, s.lse, s.dout, gradients);
+}
+
+void collect(
+    const ContextCase& c,
+    const ContextNumbers& n,
+    const ContextPlan& plan,
+    int rank,
+    const Shard& s,
+    ContextResult& r) {
+  put_rows(s.out, s.rows, s.q_row, r.out);
+  put_rows(s.dq, s.rows, s.q_row, r.dq);
+  put_rows(s.dk, s.rows, s.kv_row, r.dk);
+  put_rows(s.dv, s.rows, s.kv_row, r.dv);
+  for (std::size_t head = 0; head < static_cast<std::size_t>(c.heads); ++head) {
+    for (std::size_t i = 0; i < s.rows.size(); ++i) {
+      r.lse[head * static_cast<std::size_t>(n.cu.back()) + static_cast<std::size_t>(s.rows[i])] =
+          s.lse[head * s.rows.size() + i];
+    }
+    for (std::size_t g = 0; g < s.selection.choices.size(); ++g) {
+      const ContextSegment& segment = plan.segments(rank)[g];
+      for (std::int64_t row = 0; row < segment.rows(); ++row) {
+        const auto at = static_cast<std::size_t>(segment.local + row);
+        r.blocks[head][static_cast<std::size_t>(s.rows[at])] =
+            s.selection.choices[g].blocks_of(static_cast<int>(head), row);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+ContextResult run_alone(const ContextCase& c, const ContextNumbers& n) {
+  ContextResult result = empty_result(c, n);
+  result.status = c.moba ? moba_alone(c, n, result) : attend_alone(c, n, result);
+  return result;
+}
+
+ContextResult run_spread(const ContextCase& c, const ContextNumbers& n) {
+  ContextResult result = empty_result(c, n);
+  const auto plan = ContextPlan::create(n.cu, c.ranks, c.order);
+  if (!plan) {
+    result.status = plan.status();
+    return result;
+  }
+  std::vector<Shard> shards;
+  for (int rank = 0; rank < c.ranks; ++rank) {
+    shards.emplace_back(c, n, *plan, rank);
+  }
+  std::vector<Status> statuses(shards.size());
+  run_ranks(c.ranks, [&](comm::Communicator& world) {
+    const auto rank = static_cast<std::size_t>(world.rank());
+    statuses[rank] = run_shard(
+        c, world, *plan, shards[rank], result.forward_traffic[rank], result.backward_traffic[rank]);
+  });
+  for (int rank = 0; rank < c.ranks; ++rank) {
+    const auto index = static_cast<std::size_t>(rank);
+    if (result.status.ok()) {
+      result.status = statuses[index];
+    }
+    collect(c, n, *plan, rank, shards[index], result);
+  }
+  result.max_logit = shards.back().max_logit;
+  result.nonfinite_rows = shards.back().nonfinite_rows;
+  return result;
+}
+
+}  // namespace muster::kernels::test

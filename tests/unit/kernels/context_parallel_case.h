@@ -1,0 +1,160 @@
+// One attention layer over packed sequences, on one rank and spread over ranks that are threads.
+#pragma once
+
+#include "numbers.h"
+
+#include <muster/comm/backends.h>
+#include <muster/kernels/context_parallel.h>
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace muster::kernels::test {
+
+struct ContextCase {
+  std::vector<std::int64_t> lengths{64};
+  int heads{2};
+  int kv_heads{2};
+  int dim{8};
+  bool causal{true};
+  double softcap{0};
+  int ranks{2};
+  ShardOrder order{ShardOrder::kContiguous};
+  ContextForm form{ContextForm::kAllGather};
+  std::optional<MobaOptions> moba{};
+  std::uint64_t seed{1};
+  double spread{1};
+
+  [[nodiscard]] std::string name() const {
+    std::string text = "lengths";
+    for (const auto n : lengths) {
+      text += ' ' + std::to_string(n);
+    }
+    text += ", ranks " + std::to_string(ranks) +
+            (order == ShardOrder::kZigzag ? ", zigzag" : ", contiguous") +
+            (form == ContextForm::kRing ? ", ring" : ", all-gather") + ", heads " +
+            std::to_string(heads) + " of " + std::to_string(kv_heads) +
+            (causal ? ", causal" : ", all");
+    if (moba) {
+      text += ", block " + std::to_string(moba->block) + ", top " + std::to_string(moba->top_k);
+    }
+    return text + ", seed " + std::to_string(seed);
+  }
+};
+
+using Floats = std::vector<float>;
+
+struct ContextNumbers {
+  explicit ContextNumbers(const ContextCase& c) : cu{0} {
+    for (const auto n : c.lengths) {
+      cu.push_back(cu.back() + n);
+    }
+    const std::int64_t queries = cu.back() * c.heads * c.dim;
+    const std::int64_t keys = cu.back() * c.kv_heads * c.dim;
+    q = cast<float>(normal_values(c.seed, queries, c.spread));
+    k = cast<float>(normal_values(c.seed + 1, keys, c.spread));
+    v = cast<float>(normal_values(c.seed + 2, keys));
+    dout = cast<float>(normal_values(c.seed + 3, queries));
+  }
+
+  std::vector<std::int64_t> cu;
+  Floats q;
+  Floats k;
+  Floats v;
+  Floats dout;
+};
+
+// In order of the pack; lse [heads, rows]; blocks [heads][rows].
+struct ContextResult {
+  Status status;
+  Floats out;
+  Floats lse;
+  Floats dq;
+  Floats dk;
+  Floats dv;
+  Floats max_logit;
+  std::vector<std::int64_t> nonfinite_rows;
+  std::vector<std::vector<std::vector<std::int32_t>>> blocks;
+  std::vector<ContextTraffic> forward_traffic;  // by rank
+  std::vector<ContextTraffic> backward_traffic;
+};
+
+inline AttentionProblem problem_of(const ContextCase& c) {
+  AttentionProblem problem;
+  problem.heads = c.heads;
+  problem.kv_heads = c.kv_heads;
+  problem.head_dim = c.dim;
+  problem.causal = c.causal;
+  problem.softcap = c.softcap;
+  return problem;
+}
+
+inline ContextResult empty_result(const ContextCase& c, const ContextNumbers& n) {
+  const auto heads = static_cast<std::size_t>(c.heads);
+  const auto rows = static_cast<std::size_t>(n.cu.back());
+  const auto ranks = static_cast<std::size_t>(c.ranks);
+  ContextResult r;
+  for (Floats* like_q : {&r.out, &r.dq}) {
+    like_q->assign(n.q.size(), 77);
+  }
+  for (Floats* like_k : {&r.dk, &r.dv}) {
+    like_k->assign(n.k.size(), 77);
+  }
+  r.lse.assign(heads * rows, 77);
+  r.max_logit.assign(heads, 77);
+  r.nonfinite_rows.assign(heads, 77);
+  r.blocks.assign(heads, std::vector<std::vector<std::int32_t>>(rows));
+  r.forward_traffic.resize(ranks);
+  r.backward_traffic.resize(ranks);
+  return r;
+}
+
+// The operators on the whole pack.
+ContextResult run_alone(const ContextCase& c, const ContextNumbers& n);
+
+// The same, spread over c.ranks; the status is the first failure in order of rank.
+ContextResult run_spread(const ContextCase& c, const ContextNumbers& n);
+
+inline Deadline soon() {
+  return Deadline::after(std::chrono::seconds{30});
+}
+
+inline void run_ranks(int size, const std::function<void(comm::Communicator&)>& body) {
+  const auto group = comm::make_local_group(size);
+  std::vector<std::thread> threads;
+  for (const auto& communicator : group) {
+    threads.emplace_back([&body, &world = *communicator] { body(world); });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+}
+
+// Rows of a shard out of [rows of the pack, row], and back.
+inline Floats take_rows(
+    const Floats& all, const std::vector<std::int64_t>& rows, std::int64_t row) {
+  Floats shard;
+  for (const std::int64_t at : rows) {
+    shard.insert(shard.end(), all.begin() + at * row, all.begin() + (at + 1) * row);
+  }
+  return shard;
+}
+
+inline void put_rows(
+    const Floats& shard, const std::vector<std::int64_t>& rows, std::int64_t row, Floats& all) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    std::copy_n(
+        shard.begin() + static_cast<std::ptrdiff_t>(i) * row, row, all.begin() + rows[i] * row);
+  }
+}
+
+}  // namespace muster::kernels::test
