@@ -269,8 +269,10 @@ class Forward {
       const auto head = static_cast<std::size_t>(item.head(panel.span.first + i));
       const auto logit = static_cast<float>(panel.state->logit[i]);
       const bool bad_sum = std::isnan(panel.state->sum[i]);
+      // Where softcap bounds an infinite logit, nothing after it tells.
+      const bool infinite = panel.state->logit[i] == std::numeric_limits<T>::infinity();
       counts.max_logit[head] = std::max(counts.max_logit[head], logit);
-      counts.nonfinite_rows[head] += bad_sum || finite[i] != 0 ? 1 : 0;
+      counts.nonfinite_rows[head] += bad_sum || infinite || finite[i] != 0 ? 1 : 0;
       counts.nan_rows[head] += bad_sum && logit != std::numeric_limits<float>::infinity() ? 1 : 0;
     }
   }

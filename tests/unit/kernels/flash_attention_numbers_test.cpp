@@ -91,6 +91,16 @@ TEST(FlashMaxLogit, IsMinusInfinityForAHeadThatSawNothing) {
   EXPECT_EQ(run.nonfinite_rows, std::vector<std::int64_t>(2, 0));
 }
 
+TEST(FlashMaxLogit, ThatIsInfiniteCountsAlsoWhereSoftcapMakesItFinite) {
+  AttentionRun<float> run({.queries = {40}, .head_dim = 16, .softcap = 2});
+  std::fill_n(run.q.data(), run.q.size(), 10.0F);
+  std::fill_n(run.k.data() + run.key_at(3), 16, 3e38F);
+  ASSERT_TRUE(run.forward().ok());
+  EXPECT_EQ(run.nonfinite_rows[0], 37);
+  EXPECT_TRUE(std::isinf(run.max_logit[0]));
+  EXPECT_TRUE(std::isfinite(run.out[run.at(39)]));
+}
+
 TEST(FlashMaxLogit, IsTakenBeforeTheSoftcapAndAfterTheBias) {
   AttentionRun<float> run({.queries = {1}, .head_dim = 16, .softcap = 2, .bias = true});
   run.q.set(Values(16, 3));
