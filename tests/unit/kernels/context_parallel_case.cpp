@@ -175,8 +175,15 @@ ContextResult run_spread(const ContextCase& c, const ContextNumbers& n) {
   std::vector<Status> statuses(shards.size());
   run_ranks(c.ranks, [&](comm::Communicator& world) {
     const auto rank = static_cast<std::size_t>(world.rank());
+    CountingCommunicator counting(world);
     statuses[rank] = run_shard(
-        c, world, *plan, shards[rank], result.forward_traffic[rank], result.backward_traffic[rank]);
+        c,
+        counting,
+        *plan,
+        shards[rank],
+        result.forward_traffic[rank],
+        result.backward_traffic[rank]);
+    result.moved_bytes[rank] = counting.moved();
   });
   for (int rank = 0; rank < c.ranks; ++rank) {
     const auto index = static_cast<std::size_t>(rank);

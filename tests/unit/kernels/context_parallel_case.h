@@ -8,13 +8,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -73,6 +76,90 @@ struct ContextNumbers {
   Floats dout;
 };
 
+// Passes everything on and counts what the collectives move, whatever the caller says of it: bytes
+// from others by all-gather and all-to-all, bytes to others by reduce-scatter.
+class CountingCommunicator final : public comm::Communicator {
+ public:
+  explicit CountingCommunicator(comm::Communicator& inner) : inner_(inner) {}
+
+  [[nodiscard]] std::int64_t moved() const { return moved_; }
+
+  [[nodiscard]] int rank() const override { return inner_.rank(); }
+
+  [[nodiscard]] int size() const override { return inner_.size(); }
+
+  [[nodiscard]] std::string_view backend() const override { return inner_.backend(); }
+
+  Expected<std::span<std::byte>> allocate_bytes(std::size_t size, Deadline deadline) override {
+    return inner_.allocate_bytes(size, deadline);
+  }
+
+  Status all_reduce_bytes(
+      void* data,
+      std::size_t count,
+      comm::DType dtype,
+      comm::ReduceOp op,
+      Deadline deadline) override {
+    return inner_.all_reduce_bytes(data, count, dtype, op, deadline);
+  }
+
+  Status reduce_scatter_bytes(
+      void* data,
+      std::span<const std::size_t> counts,
+      comm::DType dtype,
+      comm::ReduceOp op,
+      Deadline deadline) override {
+    count_others(counts, dtype);
+    return inner_.reduce_scatter_bytes(data, counts, dtype, op, deadline);
+  }
+
+  Status all_gather_bytes(
+      void* data,
+      std::span<const std::size_t> counts,
+      comm::DType dtype,
+      Deadline deadline) override {
+    count_others(counts, dtype);
+    return inner_.all_gather_bytes(data, counts, dtype, deadline);
+  }
+
+  Status all_to_all_bytes(
+      const void* send,
+      std::span<const std::size_t> send_counts,
+      void* receive,
+      std::span<const std::size_t> receive_counts,
+      comm::DType dtype,
+      Deadline deadline) override {
+    count_others(receive_counts, dtype);
+    return inner_.all_to_all_bytes(send, send_counts, receive, receive_counts, dtype, deadline);
+  }
+
+  Status broadcast_bytes(
+      void* data, std::size_t count, comm::DType dtype, int root, Deadline deadline) override {
+    return inner_.broadcast_bytes(data, count, dtype, root, deadline);
+  }
+
+  Status barrier(Deadline deadline) override { return inner_.barrier(deadline); }
+
+  Expected<std::unique_ptr<comm::Communicator>> split(
+      int color, int key, Deadline deadline) override {
+    return inner_.split(color, key, deadline);
+  }
+
+  void abort(std::string_view reason) override { inner_.abort(reason); }
+
+ private:
+  void count_others(std::span<const std::size_t> counts, comm::DType dtype) {
+    for (std::size_t r = 0; r < counts.size(); ++r) {
+      moved_ += r == static_cast<std::size_t>(rank())
+                    ? 0
+                    : static_cast<std::int64_t>(counts[r] * comm::size_bytes(dtype));
+    }
+  }
+
+  comm::Communicator& inner_;
+  std::int64_t moved_{0};
+};
+
 // In order of the pack; lse [heads, rows]; blocks [heads][rows].
 struct ContextResult {
   Status status;
@@ -86,6 +173,7 @@ struct ContextResult {
   std::vector<std::vector<std::vector<std::int32_t>>> blocks;
   std::vector<ContextTraffic> forward_traffic;  // by rank
   std::vector<ContextTraffic> backward_traffic;
+  std::vector<std::int64_t> moved_bytes;  // by rank, as its communicator saw it
 };
 
 inline AttentionProblem problem_of(const ContextCase& c) {
@@ -115,6 +203,7 @@ inline ContextResult empty_result(const ContextCase& c, const ContextNumbers& n)
   r.blocks.assign(heads, std::vector<std::vector<std::int32_t>>(rows));
   r.forward_traffic.resize(ranks);
   r.backward_traffic.resize(ranks);
+  r.moved_bytes.assign(ranks, 0);
   return r;
 }
 

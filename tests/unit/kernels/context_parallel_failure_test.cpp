@@ -63,6 +63,28 @@ TEST(ContextTraffic, PooledKeysAreOneRowPerBlockAndTwiceThatForPartsOfABlock) {
   EXPECT_EQ(straddling.forward_traffic[1].pooled_key_bytes, 3 * 2 * 16 * 8);
 }
 
+TEST(ContextTraffic, WhatIsCountedIsWhatMoves) {
+  for (const ContextForm form : {ContextForm::kAllGather, ContextForm::kRing}) {
+    for (const bool moba : {false, true}) {
+      ContextCase c = even_case(form);
+      c.lengths = {131, 0, 17};
+      if (moba) {
+        c.moba = MobaOptions{.block = 20, .top_k = 2};
+      }
+      const ContextResult result = run_spread(c, ContextNumbers(c));
+      ASSERT_TRUE(result.status.ok()) << result.status.to_string();
+      for (std::size_t r = 0; r < 4; ++r) {
+        std::int64_t counted = 0;
+        for (const auto& traffic : {result.forward_traffic[r], result.backward_traffic[r]}) {
+          counted += traffic.key_value_bytes + traffic.gradient_bytes + traffic.pooled_key_bytes;
+        }
+        EXPECT_EQ(counted, result.moved_bytes[r]) << c.name() << ", rank " << r;
+        EXPECT_GT(counted, 0);
+      }
+    }
+  }
+}
+
 TEST(ContextFailure, APeerThatDoesNotComeIsNamedToEveryOther) {
   for (const bool moba : {false, true}) {
     for (const ContextForm form : {ContextForm::kAllGather, ContextForm::kRing}) {
