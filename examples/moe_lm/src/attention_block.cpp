@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace muster::moe_lm {
 
@@ -18,7 +19,9 @@ AttentionBlock::AttentionBlock(const ModelShape& shape, Weights& weights, std::i
       wk_(weights.find(layer_name(layer, "attention.wk"))),
       wv_(weights.find(layer_name(layer, "attention.wv"))),
       wo_(weights.find(layer_name(layer, "attention.wo"))),
-      max_logits_(static_cast<std::size_t>(shape.heads)) {}
+      max_logits_(static_cast<std::size_t>(shape.heads)),
+      nonfinite_rows_(max_logits_.size()),
+      nonfinite_scores_(max_logits_.size()) {}
 
 kernels::AttentionShape AttentionBlock::attention_shape() const {
   return {
@@ -27,6 +30,14 @@ kernels::AttentionShape AttentionBlock::attention_shape() const {
       shape_.heads,
       shape_.head_dim(),
       1.0 / std::sqrt(static_cast<double>(shape_.head_dim()))};
+}
+
+kernels::AttentionProblem AttentionBlock::moba_problem() const {
+  kernels::AttentionProblem problem;
+  problem.heads = static_cast<int>(shape_.heads);
+  problem.head_dim = static_cast<int>(shape_.head_dim());
+  problem.cu_q = sequence_begins_;
+  return problem;
 }
 
 void AttentionBlock::resize(std::size_t values) {
@@ -48,6 +59,77 @@ void AttentionBlock::resize(std::size_t values) {
   }
   inverse_rms_.resize(static_cast<std::size_t>(tokens_));
   lse_.resize(static_cast<std::size_t>(tokens_ * shape_.heads));
+  sequence_begins_.clear();
+  for (std::int64_t begin = 0; begin <= tokens_; begin += shape_.sequence) {
+    sequence_begins_.push_back(begin);
+  }
+}
+
+Status AttentionBlock::attend() {
+  if (!moba_) {
+    kernels::attention_forward(
+        attention_shape(),
+        q_.data(),
+        k_.data(),
+        v_.data(),
+        mixed_.data(),
+        lse_.data(),
+        max_logits_.data());
+    return {};
+  }
+  kernels::MobaStatistics statistics;
+  statistics.selected_max_logit = max_logits_;
+  statistics.nonfinite_rows = nonfinite_rows_;
+  statistics.nonfinite_scores = nonfinite_scores_;
+  MUSTER_RETURN_IF_ERROR(kernels::moba_forward(
+      moba_problem(),
+      *moba_,
+      {q_.data()},
+      {k_.data()},
+      {v_.data()},
+      {},
+      {mixed_.data()},
+      lse_.data(),
+      selection_,
+      statistics));
+  // NaN logits do not enter the maximum, and a block with a NaN score is never chosen: without
+  // their counts a step that must be skipped would look healthy.
+  for (std::size_t head = 0; head < max_logits_.size(); ++head) {
+    if (nonfinite_rows_[head] > 0 || nonfinite_scores_[head] > 0) {
+      max_logits_[head] = std::numeric_limits<float>::quiet_NaN();
+    }
+  }
+  return {};
+}
+
+Status AttentionBlock::attend_backward() {
+  if (moba_) {
+    return kernels::moba_backward(
+        moba_problem(),
+        *moba_,
+        {q_.data()},
+        {k_.data()},
+        {v_.data()},
+        {mixed_.data()},
+        lse_.data(),
+        {dmixed_.data()},
+        selection_,
+        {dq_.data()},
+        {dk_.data()},
+        {dv_.data()});
+  }
+  kernels::attention_backward(
+      attention_shape(),
+      q_.data(),
+      k_.data(),
+      v_.data(),
+      mixed_.data(),
+      lse_.data(),
+      dmixed_.data(),
+      dq_.data(),
+      dk_.data(),
+      dv_.data());
+  return {};
 }
 
 Status AttentionBlock::forward(std::span<float> x) {
@@ -76,20 +158,13 @@ Status AttentionBlock::forward(std::span<float> x) {
         kRopeBase,
         false);
   }
-  kernels::attention_forward(
-      attention_shape(),
-      q_.data(),
-      k_.data(),
-      v_.data(),
-      mixed_.data(),
-      lse_.data(),
-      max_logits_.data());
+  MUSTER_RETURN_IF_ERROR(attend());
   kernels::linear_forward(mixed_.data(), wo_->value.data(), projected_.data(), tokens_, d, d);
   kernels::add_in_place(x.data(), projected_.data(), tokens_ * d);
   return {};
 }
 
-void AttentionBlock::backward(std::span<float> dx) {
+Status AttentionBlock::backward(std::span<float> dx) {
   const std::int64_t d = shape_.d_model;
   kernels::linear_backward(
       mixed_.data(),
@@ -101,17 +176,7 @@ void AttentionBlock::backward(std::span<float> dx) {
       tokens_,
       d,
       d);
-  kernels::attention_backward(
-      attention_shape(),
-      q_.data(),
-      k_.data(),
-      v_.data(),
-      mixed_.data(),
-      lse_.data(),
-      dmixed_.data(),
-      dq_.data(),
-      dk_.data(),
-      dv_.data());
+  MUSTER_RETURN_IF_ERROR(attend_backward());
   for (auto* rotated : {&dq_, &dk_}) {
     kernels::rope(
         rotated->data(),
@@ -148,6 +213,7 @@ void AttentionBlock::backward(std::span<float> dx) {
       d);
   kernels::add_in_place(dx.data(), projected_.data(), tokens_ * d);
   weights_->gradients_done({wo_, wv_, wk_, wq_, norm_});
+  return {};
 }
 
 }  // namespace muster::moe_lm

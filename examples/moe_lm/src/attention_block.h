@@ -5,7 +5,10 @@
 #include "src/weights.h"
 
 #include <muster/kernels/attention.h>
+#include <muster/kernels/moba.h>
 
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,17 +23,25 @@ class AttentionBlock {
   // `weights` must outlive it.
   AttentionBlock(const ModelShape& shape, Weights& weights, std::int64_t layer);
 
+  // Block attention in the forward passes to come, with blocks cut from each sequence's first
+  // token; nothing: full attention. Not between a forward() and its backward().
+  void set_mode(const std::optional<kernels::MobaOptions>& moba) { moba_ = moba; }
+
   // x [tokens, d_model] in place. An error is a lost peer.
   [[nodiscard]] Status forward(std::span<float> x);
   // Gradient of the output in, of the input out; parameter gradients are added to.
-  void backward(std::span<float> dx);
+  [[nodiscard]] Status backward(std::span<float> dx);
 
-  // [heads] of the last forward.
+  // [heads] of the last forward, over the pairs that were attended. NaN where a logit, an output or
+  // a score by which blocks are chosen was not finite.
   [[nodiscard]] std::span<const float> max_logits() const { return max_logits_; }
 
  private:
   [[nodiscard]] kernels::AttentionShape attention_shape() const;
+  [[nodiscard]] kernels::AttentionProblem moba_problem() const;
   void resize(std::size_t values);
+  [[nodiscard]] Status attend();
+  [[nodiscard]] Status attend_backward();
 
   ModelShape shape_;
   Weights* weights_;
@@ -43,6 +54,9 @@ class AttentionBlock {
   std::vector<float> input_, normed_, inverse_rms_, q_, k_, v_, mixed_, lse_;
   std::vector<float> projected_, dmixed_, dq_, dk_, dv_, dnormed_;
   std::vector<float> max_logits_;
+  std::optional<kernels::MobaOptions> moba_;
+  kernels::MobaSelection selection_;
+  std::vector<std::int64_t> sequence_begins_, nonfinite_rows_, nonfinite_scores_;
 };
 
 }  // namespace muster::moe_lm

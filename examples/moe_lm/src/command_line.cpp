@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include <string>
+#include <utility>
 
 namespace muster::moe_lm {
 namespace {
@@ -19,6 +20,26 @@ void add_model_flags(CLI::App& app, ModelShape& model) {
   app.add_option("--top-k", model.top_k, "experts each token visits")->capture_default_str();
   app.add_option("--ffn", model.ffn, "hidden width of an expert")->capture_default_str();
   app.add_option("--seq", model.sequence, "bytes per sequence")->capture_default_str();
+}
+
+void add_attention_flags(CLI::App& app, TrainOptions& options) {
+  app.add_option_function<std::string>(
+         "--attention",
+         [&options](const std::string& argument) {
+           auto schedule = load_attention(argument);
+           if (!schedule) {
+             throw CLI::ValidationError{"--attention", schedule.status().message()};
+           }
+           options.attention = std::move(*schedule);
+         },
+         "full; block attention in all layers as moba:BLOCK,TOPK or moba:BLOCK,TOPK,last_full=N; "
+         "or "
+         "a FILE of rules by step and layer, such as: steps 0:900 layers 0-2 moba 512 3")
+      ->default_str("full");
+  app.add_flag(
+      "--allow-attention-change",
+      options.allow_attention_change,
+      "go on from a checkpoint that was saved under another --attention");
 }
 
 void add_training_flags(CLI::App& app, TrainOptions& options) {
@@ -88,6 +109,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
       "moe_lm"};
   add_model_flags(app, line.options.model);
   add_training_flags(app, line.options);
+  add_attention_flags(app, line.options);
   add_update_flags(app, line.options.update);
   add_run_flags(app, line.options, faults);
   try {

@@ -102,7 +102,7 @@ Status Model::backward(const Batch& batch, agent::Agent& agent) {
   weights_->gradients_done({head_, norm_});
   for (std::size_t layer = attention_.size(); layer-- > 0;) {
     MUSTER_RETURN_IF_ERROR(moe_[layer].backward(dstream_, agent));
-    attention_[layer].backward(dstream_);
+    MUSTER_RETURN_IF_ERROR(attention_[layer].backward(dstream_));
   }
   kernels::embedding_backward(
       batch.tokens.data(), dstream_.data(), embedding_->gradient.data(), tokens, d);

@@ -26,6 +26,8 @@ class Model {
   // buffers.
   [[nodiscard]] Status backward(const Batch& batch, agent::Agent& agent);
 
+  [[nodiscard]] std::vector<AttentionBlock>& attention_blocks() { return attention_; }
+
   [[nodiscard]] std::vector<MoeBlock>& moe_blocks() { return moe_; }
 
   [[nodiscard]] static agent::ModelInfo info(const ModelShape& shape);

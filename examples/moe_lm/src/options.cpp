@@ -1,8 +1,11 @@
 #include "src/options.h"
 
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
 namespace muster::moe_lm {
@@ -67,6 +70,18 @@ Status validate_fault(const char* flag, const std::optional<FaultPoint>& fault, 
           ", but the world has " + std::to_string(world_size) + " ranks, counted from 0");
 }
 
+Status validate_attention(const TrainOptions& options) {
+  const ModelShape& model = options.model;
+  MUSTER_RETURN_IF_ERROR(options.attention.validate(model.layers).context("--attention"));
+  for (const agent::AttentionRule& rule : options.attention.rules) {
+    MUSTER_RETURN_IF_ERROR(require(
+        !rule.moba || (model.head_dim() >= 8 && model.head_dim() <= 256),
+        "--attention with moba needs heads of 8 to 256 elements; --d-model / --heads is " +
+            std::to_string(model.head_dim())));
+  }
+  return {};
+}
+
 }  // namespace
 
 void choose_ep_size(TrainOptions& options, int world_size) {
@@ -96,12 +111,31 @@ Status validate(const TrainOptions& options, int world_size) {
   MUSTER_RETURN_IF_ERROR(require(
       options.checkpoint_interval >= 0,
       "--checkpoint-interval must be 0 (only on command) or more"));
+  MUSTER_RETURN_IF_ERROR(validate_attention(options));
   MUSTER_RETURN_IF_ERROR(validate(options.update));
   MUSTER_RETURN_IF_ERROR(validate_world(options, world_size));
   MUSTER_RETURN_IF_ERROR(validate_fault("--inject-nan", options.inject_nan, world_size));
   MUSTER_RETURN_IF_ERROR(
       validate_fault("--inject-nan-forward", options.inject_nan_forward, world_size));
   return validate_fault("--inject-kill", options.inject_kill, world_size);
+}
+
+Expected<agent::AttentionSchedule> load_attention(const std::string& argument) {
+  if (argument == "full" || argument.starts_with("moba:")) {
+    return agent::AttentionSchedule::parse(argument);
+  }
+  std::ifstream file{argument};
+  const std::string text{std::istreambuf_iterator<char>{file}, std::istreambuf_iterator<char>{}};
+  if (!file) {
+    return io_error(
+        "'" + argument + "' is neither full, nor moba:BLOCK,TOPK[,last_full=N], nor a file to read",
+        errno);
+  }
+  auto schedule = agent::AttentionSchedule::parse(text);
+  if (!schedule) {
+    return schedule.status().context(argument);
+  }
+  return schedule;
 }
 
 std::optional<FaultPoint> parse_fault_point(const std::string& text) {

@@ -3,6 +3,7 @@
 
 #include "src/update_options.h"
 
+#include <muster/agent/attention_schedule.h>
 #include <muster/common/status.h>
 
 #include <cstdint>
@@ -44,6 +45,8 @@ struct TrainOptions {
   std::int64_t warmup{20};
   double clip_norm{1.0};
   double qk_clip_tau{0};
+  agent::AttentionSchedule attention;  // by default full attention everywhere
+  bool allow_attention_change{false};  // since the checkpoint was saved
   UpdateOptions update;
   double bias_rate{1e-3};  // step of the router bias that balances expert load
   std::int64_t checkpoint_interval{0};
@@ -61,6 +64,10 @@ void choose_ep_size(TrainOptions& options, int world_size);
 
 // kInvalidArgument naming the flag that does not fit the model, the world or the other flags.
 [[nodiscard]] Status validate(const TrainOptions& options, int world_size);
+
+// What --attention says: a schedule in short form ("full", "moba:..."), or else the file that holds
+// one. Errors name the file.
+[[nodiscard]] Expected<agent::AttentionSchedule> load_attention(const std::string& argument);
 
 // "2:40" -> {2, 40}; nothing when it is not two numbers of 0 or more.
 [[nodiscard]] std::optional<FaultPoint> parse_fault_point(const std::string& text);

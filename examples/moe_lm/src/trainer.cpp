@@ -22,6 +22,18 @@ namespace {
 using agent::Phase;
 constexpr const char* kCursor = "data_cursor";
 constexpr const char* kDataOrder = "data_order";
+constexpr const char* kAttention = "attention";
+
+// A schedule of several lines within a sentence.
+std::string in_one_line(std::string schedule) {
+  if (schedule.ends_with('\n')) {
+    schedule.pop_back();
+  }
+  for (std::size_t at = 0; (at = schedule.find('\n', at)) != std::string::npos;) {
+    schedule.replace(at, 1, "; ");
+  }
+  return schedule;
+}
 
 // Everything of the run that lives as long as it, in the order of dependence.
 class Trainer final : public TrainingLoop {
@@ -41,6 +53,8 @@ class Trainer final : public TrainingLoop {
   Status create_optimizer();
   Status join_agent();
   Status take_up();
+  Status check_attention();
+  void set_attention(std::int64_t step);
   Status open_loss_log();
   Expected<double> forward_backward(std::int64_t batch_index);
   Expected<double> forward(const Batch& batch);
@@ -68,6 +82,7 @@ class Trainer final : public TrainingLoop {
   agent::TrainerState state_;
   BatchSource source_;
   std::int64_t cursor_{0};
+  std::string attention_shown_;
   std::ofstream loss_log_;
   TrainResult result_;
 };
@@ -110,6 +125,7 @@ Status Trainer::join_agent() {
 Status Trainer::take_up() {
   state_.values[kCursor] = "0";
   state_.values[kDataOrder] = data_order();
+  state_.values[kAttention] = options_.attention.to_string();
   state_.on_verdict = [this](const agent::Verdict& verdict, const agent::ReducedLanes& lanes) {
     if (!verdict.skip) {
       balance_experts(lanes);
@@ -127,6 +143,7 @@ Status Trainer::take_up() {
         "the checkpoint was saved with " + state_.values[kDataOrder] + ", this run has " +
         data_order() + ": start with the flags it was saved with, or with another run id");
   }
+  MUSTER_RETURN_IF_ERROR(check_attention());
   const std::string& text = state_.values[kCursor];
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), cursor_);
   if (parsed.ec != std::errc{} || parsed.ptr != text.data() + text.size()) {
@@ -138,6 +155,46 @@ Status Trainer::take_up() {
     result_.ending = agent::Ending::kFinished;
   }
   return {};
+}
+
+Status Trainer::check_attention() {
+  const std::string now = options_.attention.to_string();
+  // Checkpoints from before there was a choice do not say that they are full.
+  std::string& saved = state_.values.try_emplace(kAttention, "full").first->second;
+  if (saved == now) {
+    return {};
+  }
+  const std::string change = "the checkpoint was saved with --attention '" + in_one_line(saved) +
+                             "', this run has '" + in_one_line(now) + "'";
+  if (!options_.allow_attention_change) {
+    return failed_precondition(
+        change + ": start with the one it was saved with, or give --allow-attention-change");
+  }
+  if (setup_.out != nullptr && world_.rank() == 0) {
+    *setup_.out << change << std::endl;  // NOLINT: someone is watching
+  }
+  saved = now;
+  return {};
+}
+
+// The schedule goes by the batch, which is the step unless one is left out: leaving out a batch
+// that was skipped must switch where the run that skipped it did.
+void Trainer::set_attention(std::int64_t step) {
+  const ModelShape& model = options_.model;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    const agent::AttentionMode mode = options_.attention.mode_at(
+        {.layer = layer, .layers = model.layers, .step = step, .sequence = model.sequence});
+    model_->attention_blocks()[static_cast<std::size_t>(layer)].set_mode(mode.moba);
+  }
+  if (setup_.out == nullptr || world_.rank() != 0 || options_.attention.to_string() == "full") {
+    return;
+  }
+  std::string shown = options_.attention.describe(model.layers, step, model.sequence);
+  if (shown != attention_shown_) {
+    *setup_.out << "attention from step " << agent_->step() << ": " << shown
+                << std::endl;  // NOLINT: someone is watching
+    attention_shown_ = std::move(shown);
+  }
 }
 
 Status Trainer::open_loss_log() {
@@ -263,6 +320,7 @@ Expected<agent::Verdict> Trainer::step() {
   const std::int64_t index = agent_->step();
   agent_->begin_step();
   skip_left_out_batch();
+  set_attention(cursor_);
   MUSTER_ASSIGN_OR_RETURN(const double loss_sum, forward_backward(cursor_));
   inject_kill();
   ++cursor_;
