@@ -132,6 +132,13 @@ Status AttentionBlock::attend_backward() {
   return {};
 }
 
+std::optional<kernels::GradientReach> AttentionBlock::gradient_reach() const {
+  if (!moba_) {
+    return std::nullopt;
+  }
+  return kernels::moba_gradient_reach(moba_problem(), selection_, {dmixed_.data()});
+}
+
 Status AttentionBlock::forward(std::span<float> x) {
   MUSTER_RETURN_IF_ERROR(weights_->await({norm_, wq_, wk_, wv_, wo_}));
   resize(x.size());

@@ -32,6 +32,10 @@ class AttentionBlock {
   // Gradient of the output in, of the input out; parameter gradients are added to.
   [[nodiscard]] Status backward(std::span<float> dx);
 
+  // How much of the last forward's keys the gradients of the backward() after it reached; nothing
+  // under full attention.
+  [[nodiscard]] std::optional<kernels::GradientReach> gradient_reach() const;
+
   // [heads] of the last forward, over the pairs that were attended. NaN where a logit, an output or
   // a score by which blocks are chosen was not finite.
   [[nodiscard]] std::span<const float> max_logits() const { return max_logits_; }

@@ -55,6 +55,11 @@ void add_training_flags(CLI::App& app, TrainOptions& options) {
   app.add_option(
          "--ep-size", options.ep_size, "ranks that share one set of experts (0: 2 if it fits)")
       ->capture_default_str();
+  app.add_option(
+         "--loss-every",
+         options.loss_every,
+         "only every n-th byte of a sequence bears loss, as where answers are few (1: all)")
+      ->capture_default_str();
   app.add_option("--lr", options.learning_rate, "peak learning rate")->capture_default_str();
   app.add_option("--warmup", options.warmup, "steps of linear warmup")->capture_default_str();
   app.add_option("--clip-norm", options.clip_norm, "global gradient norm limit, 0: off")

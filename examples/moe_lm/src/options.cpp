@@ -111,6 +111,11 @@ Status validate(const TrainOptions& options, int world_size) {
   MUSTER_RETURN_IF_ERROR(require(
       options.checkpoint_interval >= 0,
       "--checkpoint-interval must be 0 (only on command) or more"));
+  MUSTER_RETURN_IF_ERROR(require(
+      options.loss_every >= 1 && options.loss_every <= model.sequence,
+      "--loss-every " + std::to_string(options.loss_every) +
+          " leaves no token with loss; use 1 (all tokens) to --seq " +
+          std::to_string(model.sequence)));
   MUSTER_RETURN_IF_ERROR(validate_attention(options));
   MUSTER_RETURN_IF_ERROR(validate(options.update));
   MUSTER_RETURN_IF_ERROR(validate_world(options, world_size));

@@ -41,6 +41,7 @@ struct TrainOptions {
   std::int64_t batch{16};         // sequences per step, over all ranks
   std::int64_t micro_batches{1};  // forward-backward passes per step and rank
   int ep_size{0};                 // ranks that share one set of experts; 0: 2 if that fits, else 1
+  std::int64_t loss_every{1};     // only every n-th token of a sequence bears loss
   double learning_rate{4e-3};
   std::int64_t warmup{20};
   double clip_norm{1.0};

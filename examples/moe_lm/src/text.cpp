@@ -125,4 +125,13 @@ Batch BatchSource::sequences(std::int64_t index, std::int64_t first, std::int64_
   return batch;
 }
 
+void keep_loss_of_every(std::int64_t n, std::int64_t length, Batch& batch) {
+  for (std::size_t i = 0; i < batch.targets.size(); ++i) {
+    const std::int64_t position = static_cast<std::int64_t>(i) % length;
+    if ((position + 1) % n != 0) {
+      batch.targets[i] = -1;
+    }
+  }
+}
+
 }  // namespace muster::moe_lm

@@ -23,6 +23,10 @@ struct Batch {
   std::vector<std::int32_t> targets;  // [sequences, length]
 };
 
+// Leaves only every n-th token of each sequence of `length` with a target: the last of each n. The
+// others get -1, which bears no loss.
+void keep_loss_of_every(std::int64_t n, std::int64_t length, Batch& batch);
+
 // Sequences [first, first + count) of global batch `index`: a pure function of its arguments, so
 // any number of ranks trains on the same data. `text` must be longer than `length`.
 struct BatchSource {

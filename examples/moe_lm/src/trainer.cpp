@@ -6,6 +6,7 @@
 #include "src/text.h"
 #include "src/weights.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <csignal>
@@ -62,6 +63,7 @@ class Trainer final : public TrainingLoop {
   void inject_kill() const;
   void inject_nan();
   Status pass(std::int64_t batch_index, std::int64_t index, double& loss_sum);
+  [[nodiscard]] std::optional<double> smallest_reach() const;
   void balance_experts(const agent::ReducedLanes& lanes);
   void report(const agent::Verdict& verdict, std::int64_t step);
 
@@ -251,13 +253,15 @@ void Trainer::skip_left_out_batch() {
 }
 
 std::int64_t Trainer::tokens_per_rank() const {
-  return options_.batch / world_.size() * options_.model.sequence;
+  return options_.batch / world_.size() * (options_.model.sequence / options_.loss_every);
 }
 
 // What the cursor counts: with other values it would point at other text.
 std::string Trainer::data_order() const {
   return "--seed " + std::to_string(options_.seed) + " --batch " + std::to_string(options_.batch) +
-         " --seq " + std::to_string(options_.model.sequence);
+         " --seq " + std::to_string(options_.model.sequence) +
+         (options_.loss_every == 1 ? std::string{}
+                                   : " --loss-every " + std::to_string(options_.loss_every));
 }
 
 std::int64_t Trainer::total_steps() const {
@@ -289,6 +293,7 @@ Status Trainer::pass(std::int64_t batch_index, std::int64_t index, double& loss_
   {
     const auto timer = agent_->time(Phase::kData);
     batch = source_.sequences(batch_index, world_.rank() * per_rank + index * per_pass, per_pass);
+    keep_loss_of_every(options_.loss_every, options_.model.sequence, batch);
   }
   MUSTER_ASSIGN_OR_RETURN(const double loss, forward(batch));
   loss_sum += loss;
@@ -307,6 +312,17 @@ Expected<double> Trainer::forward_backward(std::int64_t batch_index) {
     MUSTER_RETURN_IF_ERROR(pass(batch_index, index, loss_sum));
   }
   return loss_sum;
+}
+
+// Of this rank's last pass: the layer that trains the smallest part of its keys.
+std::optional<double> Trainer::smallest_reach() const {
+  std::optional<double> smallest;
+  for (const AttentionBlock& block : model_->attention_blocks()) {
+    if (const auto reach = block.gradient_reach()) {
+      smallest = std::min(smallest.value_or(1.0), reach->block_share);
+    }
+  }
+  return smallest;
 }
 
 void Trainer::balance_experts(const agent::ReducedLanes& lanes) {
@@ -347,6 +363,9 @@ void Trainer::report(const agent::Verdict& verdict, std::int64_t step) {
       (due || verdict.skip || verdict.ending != agent::Ending::kContinue)) {
     *setup_.out << "step " << step << " loss " << std::fixed << std::setprecision(4) << verdict.loss
                 << " grad_norm " << verdict.gradient_norm;
+    if (const auto reach = smallest_reach()) {
+      *setup_.out << " reach " << *reach;
+    }
     if (!verdict.reason.empty()) {
       *setup_.out << " (" << verdict.reason << ")";
     }

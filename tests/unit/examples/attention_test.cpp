@@ -178,6 +178,42 @@ TEST(MoeLmAttention, ProgressSaysWhichLayersRunWhatOncePerSwitch) {
   EXPECT_EQ(lines, 3U);
 }
 
+// The reach that the line of the first step ends in; -1 where there is none.
+double printed_reach(TrainOptions options) {
+  options.steps = 1;
+  options.print_every = 1;
+  std::ostringstream out;
+  const auto results = run_job(1, options, [&](TrainSetup& setup) { setup.out = &out; });
+  EXPECT_TRUE(results[0].ok()) << results[0].status().to_string();
+  const std::size_t at = out.str().find(" reach ");
+  return at == std::string::npos ? -1 : std::stod(out.str().substr(at + 7));
+}
+
+TEST(MoeLmAttention, LossOnFewTokensLowersTheReachAndALastFullLayerRaisesIt) {
+  EXPECT_EQ(printed_reach(small_options()), -1);
+  TrainOptions options = scheduled("moba:2,2");
+  EXPECT_EQ(printed_reach(options), 1.0);  // Every block is the current one of its own tokens.
+  options.loss_every = 16;
+  // Each sequence's only token with loss attends to 2 of its 8 blocks per head.
+  EXPECT_EQ(printed_reach(options), 0.25);
+  options = scheduled("moba:2,2,last_full=1");
+  options.loss_every = 16;
+  EXPECT_EQ(printed_reach(options), 1.0);
+}
+
+TEST(MoeLmAttention, ALossMaskLearnsFromItsTokensAlone) {
+  TrainOptions options = small_options();
+  options.loss_every = 4;
+  options.steps = 20;
+  const auto losses = losses_of_job(2, options);
+  EXPECT_NEAR(losses.front(), std::log(256.0), 0.2);  // The mean over tokens that bear loss.
+  EXPECT_LT(losses.back(), losses.front() - 1.0);
+  options.loss_every = 17;
+  EXPECT_THAT(validate(options, 1).message(), HasSubstr("--loss-every 17 leaves no token"));
+  options.loss_every = 0;
+  EXPECT_THAT(validate(options, 1).message(), HasSubstr("--loss-every 0"));
+}
+
 // Takes up the checkpoint of a step that a run saved in `folder`.
 std::function<void(TrainSetup&)> resume(const TemporaryFolder& folder, std::int64_t step) {
   const auto all = checkpoint::list(folder.path(), "test");
