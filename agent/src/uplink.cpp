@@ -78,6 +78,7 @@ class Uplink::Worker {
   void lost(const std::string& reason);
   void detach(const std::string& reason);
   void flush(std::deque<Note> rest);
+  void last_attempt();
   void leave_when_done();
   void close();
 
@@ -99,6 +100,7 @@ class Uplink::Worker {
   bool writing_{false};
   bool attached_{false};
   bool flushing_{false};
+  bool last_attempt_made_{false};
   std::string told_reason_;  // Of the last log line about a loss.
   MonotonicTime connected_at_{};
   MonotonicTime due_at_{};  // Of the next attempt, or the end of the current one.
@@ -313,9 +315,20 @@ void Uplink::Worker::lost(const std::string& reason) {
   told_reason_ = reason;
   state_ = State::kWaiting;
   due_at_ = clock_.now() + backoff_.next();
-  if (flushing_) {
-    io_.stop();
+  if (!flushing_) {
+    return;
   }
+  if (last_attempt_made_) {
+    io_.stop();
+  } else {
+    last_attempt();
+  }
+}
+
+// What was lost while flushing may have been gone before: a collector that restarted is back.
+void Uplink::Worker::last_attempt() {
+  last_attempt_made_ = true;
+  connect();
 }
 
 void Uplink::Worker::detach(const std::string& reason) {
@@ -333,7 +346,7 @@ void Uplink::Worker::flush(std::deque<Note> rest) {
     std::visit([this](auto& content) { outbox_.push(std::move(content)); }, note);
   }
   if (state_ == State::kWaiting) {
-    connect();  // One last attempt; a failure ends the flush.
+    last_attempt();  // A failure ends the flush.
   }
   write();
 }
