@@ -5,7 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # Parsers of peers' and disks' bytes, index arithmetic, C libraries.
-address=(common_test wire_test fuzz_test checkpoint_test store_test policy_test optimizer_test kernels_test)
+address=(common_test wire_test fuzz_test checkpoint_test store_test policy_test optimizer_test optimizer_runtime_test
+  kernels_test newton_schulz_test)
 # Ring and mailbox, ranks as threads, I/O thread against training thread.
 thread=(common_test agent_test agent_parts_test agent_uplink_test comm_contract_test)
 
