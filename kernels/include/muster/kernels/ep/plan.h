@@ -103,10 +103,10 @@ struct EpPlan {
   // from home through the heap), or a slot's group. Valid where rows > 0 or d is the home; else -1.
   std::vector<std::int32_t> groups;
   std::vector<std::int32_t>
-      slot_experts;                  // [R, B] ascending within a rank; -1: free, all at the end
-  std::vector<std::int64_t> begins;  // [R, groups] first row of a group
-  std::vector<std::int64_t> ends;    // [R, groups] one past its last row, padding included
-                                   // (cu_seqlens without the leading 0)
+      slot_experts;                      // [R, B] ascending within a rank; -1: free, all at the end
+  std::vector<std::int64_t> begins;      // [R, groups] first row of a group
+  std::vector<std::int64_t> ends;        // [R, groups] one past its last row, padding included
+                                         // (cu_seqlens without the leading 0)
   std::vector<std::int64_t> group_rows;  // [R, groups] real rows; the padding follows them
   std::uint64_t hash{0};                 // over all of the above
   EpPlanStatistics statistics;
@@ -118,6 +118,11 @@ struct EpPlan {
   // that a rank gets once already under an earlier choice has -(place) - 1: the row is not sent but
   // copied there.
   std::vector<std::int64_t> destinations;
+  // [receive_rows] of this rank's own rows, which of them belong to one token, in the order of its
+  // choices: n = row of the token's next choice on this rank plus 1, or 0 for its last; n for the
+  // token's first row here (the one that was sent), -n - 1 for the others. Padding: unspecified.
+  // Only EpExchange::make_plan fills it (peers know it, not the planner), and allocates it then.
+  std::vector<std::int32_t> links;
 };
 
 // Rows of the plan's rank d: ends of its last group.
