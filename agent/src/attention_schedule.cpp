@@ -293,6 +293,24 @@ std::string to_string(const AttentionMode& mode) {
   }
 }
 
+std::string label_of(const AttentionMode& mode) {
+  if (!mode.moba) {
+    return "full";
+  }
+  return "moba:" + std::to_string(mode.moba->block) + "," + std::to_string(mode.moba->top_k) +
+         (mode.moba->force_neighbour ? ",neighbour" : "") +
+         (mode.moba->share_in_group ? ",shared" : "");
+}
+
+bool same_attention(const AttentionMode& a, const AttentionMode& b) {
+  if (!a.moba || !b.moba) {
+    return a.moba.has_value() == b.moba.has_value();
+  }
+  return a.moba->block == b.moba->block && a.moba->top_k == b.moba->top_k &&
+         a.moba->force_neighbour == b.moba->force_neighbour &&
+         a.moba->share_in_group == b.moba->share_in_group;
+}
+
 Expected<AttentionSchedule> AttentionSchedule::parse(std::string_view text) {
   AttentionSchedule schedule;
   bool last_full_seen = false;

@@ -1,4 +1,5 @@
 // Building an agent: checks the settings against the world, opens the writer and the uplink.
+#include "src/attention_change.h"
 #include "src/runtime.h"
 #include "src/shared_state_text.h"
 
@@ -12,6 +13,18 @@
 namespace muster::agent {
 namespace {
 
+// Empty when no layer is ever under block attention.
+std::vector<int> moba_heads_of(const ModelInfo& model) {
+  std::vector<int> heads;
+  const auto layers = static_cast<std::int64_t>(model.attention.size());
+  for (std::int64_t layer = 0; layer < layers && model.attention_schedule; ++layer) {
+    const bool some = uses_moba(*model.attention_schedule, layer, layers);
+    heads.push_back(some ? model.attention[static_cast<std::size_t>(layer)].heads : 0);
+  }
+  const bool any = std::any_of(heads.begin(), heads.end(), [](int count) { return count > 0; });
+  return any ? heads : std::vector<int>{};
+}
+
 LaneLayout layout_of(const ModelInfo& model, std::size_t groups) {
   LaneLayout layout;
   layout.groups = groups;
@@ -19,6 +32,7 @@ LaneLayout layout_of(const ModelInfo& model, std::size_t groups) {
     layout.heads.push_back(layer.heads);
   }
   layout.experts = model.experts_per_layer;
+  layout.moba_heads = moba_heads_of(model);
   return layout;
 }
 
@@ -45,7 +59,9 @@ Status check_model(const ModelInfo& model) {
       return invalid_argument("an MoE layer needs at least one expert");
     }
   }
-  return {};
+  return model.attention_schedule
+             ? model.attention_schedule->validate(static_cast<std::int64_t>(model.attention.size()))
+             : Status{};
 }
 
 // Why some attention layer cannot be scaled; a success when all can.
@@ -153,6 +169,12 @@ Runtime::Runtime(Parts parts)
   }
   for (const int experts : layout_.experts) {
     local_.expert_counts.emplace_back(static_cast<std::size_t>(experts));
+  }
+  for (const int heads : layout_.moba_heads) {
+    MobaLanes& lanes = local_.moba.emplace_back();
+    lanes.gate_bound.resize(static_cast<std::size_t>(heads));
+    lanes.norm_bound.resize(static_cast<std::size_t>(heads));
+    lanes.clear();
   }
   sum_.resize(layout_.sum_size());
   max_.resize(layout_.max_size());

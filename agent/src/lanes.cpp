@@ -168,6 +168,26 @@ void check_shapes(const LaneLayout& layout, const LocalLanes& lanes) {
 
 }  // namespace
 
+void MobaLanes::clear() {
+  std::fill(gate_bound.begin(), gate_bound.end(), kAbsent);
+  std::fill(norm_bound.begin(), norm_bound.end(), kAbsent);
+  block_max_over_mean = kAbsent;
+  bin_counts.fill(0);
+  for (double* field :
+       {&blocks,
+        &nonfinite_rows,
+        &sink_share_sum,
+        &sink_share_count,
+        &gate_margin_sum,
+        &gate_margin_count,
+        &queries_reached,
+        &queries,
+        &blocks_reached,
+        &reachable_blocks}) {
+    *field = 0;
+  }
+}
+
 std::size_t LaneLayout::sum_size() const {
   return kSumScalars + groups * kSumPerGroup + total(experts);
 }

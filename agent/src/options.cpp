@@ -84,6 +84,9 @@ Expected<AgentOptions> AgentOptions::from_environment() {
   MUSTER_ASSIGN_OR_RETURN(
       const std::int64_t timeout, integer("MUSTER_COLLECTIVE_TIMEOUT", fallback, 1, kDay));
   options.collective_timeout = std::chrono::seconds{timeout};
+  MUSTER_ASSIGN_OR_RETURN(
+      const std::int64_t allow_attention_change, integer("MUSTER_ALLOW_ATTENTION_CHANGE", 0, 0, 1));
+  options.allow_attention_change = allow_attention_change == 1;
   options.collector = variable("MUSTER_COLLECTOR").value_or("");
   options.checkpoint_root = variable("MUSTER_CHECKPOINT_ROOT").value_or("");
   options.resume_from = variable("MUSTER_RESUME_FROM").value_or("");

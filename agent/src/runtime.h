@@ -1,5 +1,5 @@
-// The agent's one implementation: join.cpp builds it, step.cpp ends steps, finish.cpp restores and
-// leaves.
+// The agent's one implementation: join.cpp builds it, step.cpp ends steps, record.cpp takes
+// what the loop measured, finish.cpp restores and leaves.
 #pragma once
 
 #include "src/metric_catalog.h"
@@ -48,6 +48,10 @@ class Runtime final : public Agent {
   void record_max_logits(std::size_t layer_index, std::span<const float> max_logits) override;
   void record_expert_counts(std::size_t layer_index, std::span<const std::int64_t> counts) override;
 
+  void set_attention_modes(std::span<const AttentionMode> modes) override;
+  void record_moba(std::size_t layer_index, const MobaRecord& record) override;
+  void record_reach(std::size_t layer_index, const ReachRecord& record) override;
+
   void pause() override { ++evaluations_; }
 
   void resume() override { --evaluations_; }
@@ -74,6 +78,10 @@ class Runtime final : public Agent {
   [[nodiscard]] Deadline deadline() const;
 
   [[nodiscard]] bool speaks_for_the_job() const { return parts_.options.identity.rank == Rank{0}; }
+
+  // record.cpp
+  [[nodiscard]] bool can_use_moba(std::size_t layer_index) const;
+  void tell_attention_modes(std::int64_t step);
 
   // step.cpp
   [[nodiscard]] Expected<Verdict> agree(double loss_sum, std::int64_t token_count);
@@ -114,6 +122,10 @@ class Runtime final : public Agent {
   double learning_rate_{0};          // Of this step's update.
   bool update_applied_{false};       // By the optimizer, in this step.
   double applied_learning_rate_{0};  // Of the update whose statistics ride in this step's lanes.
+
+  // [attention layers] of this step and of the last one that was told; empty before the first.
+  std::vector<AttentionMode> modes_;
+  std::vector<AttentionMode> told_modes_;
 
   bool gathering_{false};  // The last step's gather may still run (overlap).
   int evaluations_{0};     // Open scopes of pause_recording.

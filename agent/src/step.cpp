@@ -29,15 +29,6 @@ class Meter {
   MonotonicTime begun_;
 };
 
-float fold(float a, float b) {
-  return std::isnan(a) || std::isnan(b) ? std::numeric_limits<float>::quiet_NaN() : std::max(a, b);
-}
-
-std::string layer_text(const char* what, std::size_t layer, std::size_t size) {
-  return std::string{what} + " of layer " + std::to_string(layer) + " with " +
-         std::to_string(size) + " values do not fit the model given to join";
-}
-
 }  // namespace
 
 void Runtime::begin_step() {
@@ -58,6 +49,9 @@ void Runtime::begin_step() {
   for (std::vector<double>& row : local_.expert_counts) {
     std::fill(row.begin(), row.end(), 0.0);
   }
+  for (MobaLanes& lanes : local_.moba) {
+    lanes.clear();
+  }
 }
 
 void Runtime::enter(Phase phase) {
@@ -66,35 +60,6 @@ void Runtime::enter(Phase phase) {
 
 void Runtime::leave() {
   stopwatch_.leave(parts_.clock.now());
-}
-
-void Runtime::record_max_logits(std::size_t layer_index, std::span<const float> max_logits) {
-  if (evaluations_ > 0) {
-    return;
-  }
-  if (layer_index >= local_.max_logits.size() ||
-      max_logits.size() != local_.max_logits[layer_index].size()) {
-    misuse_ = invalid_argument(layer_text("max logits", layer_index, max_logits.size()));
-    return;
-  }
-  std::vector<float>& row = local_.max_logits[layer_index];
-  std::transform(row.begin(), row.end(), max_logits.begin(), row.begin(), fold);
-}
-
-void Runtime::record_expert_counts(std::size_t layer_index, std::span<const std::int64_t> counts) {
-  if (evaluations_ > 0) {
-    return;
-  }
-  if (layer_index >= local_.expert_counts.size() ||
-      counts.size() != local_.expert_counts[layer_index].size()) {
-    misuse_ = invalid_argument(layer_text("expert counts", layer_index, counts.size()));
-    return;
-  }
-  std::vector<double>& row = local_.expert_counts[layer_index];
-  std::transform(
-      row.begin(), row.end(), counts.begin(), row.begin(), [](double sum, std::int64_t n) {
-        return sum + static_cast<double>(n);
-      });
 }
 
 Expected<Verdict> Runtime::end_step(
@@ -272,6 +237,7 @@ void Runtime::tell(const Verdict& verdict) {
          events_.from_verdict(decided, verdict, reduced_, state_.qk_clip_threshold)) {
       emit(std::move(event));
     }
+    tell_attention_modes(decided);
   }
   parts_.telemetry->flush_notes();
   parts_.telemetry->finished(decided, state_.last_applied_command);

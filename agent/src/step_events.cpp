@@ -183,6 +183,17 @@ Event event_of(const SaveOutcome& outcome, std::int64_t step) {
   return event;
 }
 
+Event mode_event(std::int64_t step, int layer, const AttentionMode& from, const AttentionMode& to) {
+  Event event = make(
+      event_kind::kAttentionModeChanged,
+      Severity::kInfo,
+      step,
+      "attention layer " + std::to_string(layer) + " attends by " + label_of(to) + " instead of " +
+          label_of(from));
+  event.labels = {{"layer", std::to_string(layer)}, {"from", label_of(from)}, {"to", label_of(to)}};
+  return event;
+}
+
 Event ended_event(std::int64_t step, Ending ending, const Status& saved) {
   Event event = make(
       event_kind::kRunEnded,

@@ -47,6 +47,9 @@ class StepEvents {
 [[nodiscard]] Event started_event(
     std::int64_t step, std::optional<std::int64_t> resumed_generation);
 [[nodiscard]] Event event_of(const SaveOutcome& outcome, std::int64_t step);
+// One layer attends otherwise than in the step before.
+[[nodiscard]] Event mode_event(
+    std::int64_t step, int layer, const AttentionMode& from, const AttentionMode& to);
 [[nodiscard]] Event ended_event(std::int64_t step, Ending ending, const Status& saved);
 
 [[nodiscard]] const char* to_string(Ending ending);

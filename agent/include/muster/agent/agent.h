@@ -8,6 +8,7 @@
 // damaged checkpoint). Telemetry has no errors here: it detaches, counts and reports when it can.
 #pragma once
 
+#include <muster/agent/attention_schedule.h>
 #include <muster/agent/verdict.h>
 #include <muster/checkpoint/checkpoint.h>
 #include <muster/comm/communicator.h>
@@ -22,6 +23,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -58,6 +60,8 @@ struct AgentOptions {
   std::int64_t checkpoint_interval{0};  // steps
   int keep_last{3};
   std::int64_t total_steps{0};
+  // Go on from a checkpoint that was saved under another ModelInfo::attention_schedule.
+  bool allow_attention_change{false};
   std::int64_t digest_interval{50};  // parameter digest every N steps; 0: never
   double qk_clip_threshold{0};       // tau at start; 0: off until a command sets it
   bool telemetry{true};              // false: no ring, no I/O thread (the A of an A/B)
@@ -70,8 +74,8 @@ struct AgentOptions {
 
   // RANK, WORLD_SIZE, MUSTER_RUN_ID, MUSTER_GENERATION, MUSTER_INCARNATION, MUSTER_COLLECTOR,
   // MUSTER_TOKEN_FILE, MUSTER_RESUME_FROM, MUSTER_CHECKPOINT_ROOT, MUSTER_SPOOL,
-  // MUSTER_COLLECTIVE_TIMEOUT (whole seconds). A variable that does not parse is kInvalidArgument
-  // and named. Without RANK: a world of one, run "local".
+  // MUSTER_COLLECTIVE_TIMEOUT (whole seconds), MUSTER_ALLOW_ATTENTION_CHANGE (1: yes). A variable
+  // that does not parse is kInvalidArgument and named. Without RANK: a world of one, run "local".
   [[nodiscard]] static Expected<AgentOptions> from_environment();
 };
 
@@ -82,6 +86,30 @@ struct ModelInfo {
   // threshold is 0; a command that sets one is then rejected with the reason.
   std::vector<optimizer::AttentionLayer> attention;
   std::vector<int> experts_per_layer;  // one per MoE layer, global expert count
+  // Which attention layer attends how at which step; its layers count as `attention` does. Saved
+  // with every checkpoint; restore() refuses another one (AgentOptions::allow_attention_change).
+  // Nothing: full attention always, and no set_attention_modes.
+  std::optional<AttentionSchedule> attention_schedule{std::nullopt};
+};
+
+// What one forward pass of a layer with block attention says of itself, per query head, in the
+// terms of kernels::MobaStatistics. Any span may be empty: that is not recorded then.
+struct MobaRecord {
+  std::span<const float> gate_bound;             // [heads]
+  std::span<const float> norm_bound;             // [heads]
+  std::span<const std::int64_t> nonfinite_rows;  // [heads]
+  std::span<const std::int64_t> block_counts;    // [heads * blocks]
+  std::int64_t blocks{0};                        // of the longest sequence
+  std::span<const double> sink_share;            // [heads]
+  std::span<const double> gate_margin;           // [heads]
+};
+
+// How much of a layer one backward pass reached; counts, so that they add up over passes and ranks.
+struct ReachRecord {
+  std::int64_t queries_reached{0};  // tokens with a non-zero output gradient
+  std::int64_t queries{0};
+  std::int64_t blocks_reached{0};  // (kv head, block) pairs that such a token attends to
+  std::int64_t blocks{0};
 };
 
 // State of the training loop that must come back after a restart: data cursor, RNG counters, router
@@ -154,8 +182,8 @@ class Agent {
   virtual void enter(Phase phase) = 0;
   virtual void leave() = 0;
 
-  // Makes record_max_logits and record_expert_counts do nothing until destruction: a forward pass
-  // of an evaluation must neither clip heads nor move router biases. May nest.
+  // Makes every record_* and set_attention_modes do nothing until destruction: a forward pass of an
+  // evaluation must neither clip heads nor move router biases. May nest.
   class [[nodiscard]] EvaluationScope {
    public:
     explicit EvaluationScope(Agent& agent) : agent_(agent) { agent_.pause(); }
@@ -188,6 +216,21 @@ class Agent {
   // Tokens this rank routed to each expert, [experts], of MoE layer `layer_index`; added up.
   virtual void record_expert_counts(
       std::size_t layer_index, std::span<const std::int64_t> counts) = 0;
+
+  // After begin_step: how each layer of ModelInfo::attention attends in this step, and in the steps
+  // to come until the next call. Needs ModelInfo::attention_schedule. Published as train_attn_mode;
+  // rank 0 tells every switch of a layer as an event of the step at which it switches.
+  virtual void set_attention_modes(std::span<const AttentionMode> modes) = 0;
+
+  // Folds one forward pass of an attention layer under block attention into the step. Only of a
+  // layer that the schedule puts under block attention at some step. Rows that are not finite are a
+  // NaN event like a max logit that is not: the update is left out and the head's logit shows as
+  // +infinity. Nothing is kept of the spans.
+  virtual void record_moba(std::size_t layer_index, const MobaRecord& record) = 0;
+
+  // Folds one backward pass of an attention layer into the step. A layer that the schedule never
+  // puts under block attention reaches everything: its records are not kept.
+  virtual void record_reach(std::size_t layer_index, const ReachRecord& record) = 0;
 
   // Ends the step: reduces gradients, agrees on the verdict, updates, clips, gathers, commits or
   // begins checkpoints, hands the sample to the I/O thread. `loss_sum` in nats over `token_count`

@@ -74,6 +74,13 @@ struct AttentionMode {
 // "moba 512 3", "full", or full with the reason in brackets where a rule did not decide it.
 [[nodiscard]] std::string to_string(const AttentionMode& mode);
 
+// The mode without its reason, as events and checkpoints name it: "full", "moba:512,3", and
+// "moba:512,3,neighbour,shared" with both of its flags.
+[[nodiscard]] std::string label_of(const AttentionMode& mode);
+
+// The same attention, whatever the reason for it.
+[[nodiscard]] bool same_attention(const AttentionMode& a, const AttentionMode& b);
+
 struct AttentionSchedule {
   std::vector<AttentionRule> rules;
   std::int64_t last_full{0};  // of the model's last layers

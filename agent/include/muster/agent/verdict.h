@@ -12,8 +12,10 @@
 #include <muster/optimizer/guards.h>
 #include <muster/optimizer/optimizer.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,11 +23,41 @@
 
 namespace muster::agent {
 
+// Of a layer with block attention: one rank's step before reduction, the job's after it.
+struct MobaLanes {
+  // A sequence of at most this many blocks has a bin each; longer ones share them evenly.
+  static constexpr std::size_t kBins = 64;
+  static constexpr double kAbsent = -std::numeric_limits<double>::infinity();
+
+  // MAX; -inf: no head had one, +inf: it was not finite
+  std::vector<double> gate_bound;       // [heads]
+  std::vector<double> norm_bound;       // [heads]
+  double block_max_over_mean{kAbsent};  // of the head, pass and rank where it is largest
+  double blocks{0};                     // of the longest sequence
+  // SUM
+  double nonfinite_rows{0};
+  double sink_share_sum{0};  // over heads, passes and ranks; so is the margin
+  double sink_share_count{0};
+  double gate_margin_sum{0};
+  double gate_margin_count{0};
+  double queries_reached{0};
+  double queries{0};
+  double blocks_reached{0};
+  double reachable_blocks{0};
+  std::array<double, kBins> bin_counts{};  // times a block of the bin was chosen
+
+  // As if nothing had been recorded; the storage stays.
+  void clear();
+
+  friend bool operator==(const MobaLanes&, const MobaLanes&) = default;
+};
+
 // What the model has, constant over a run; equal on all ranks.
 struct LaneLayout {
-  std::size_t groups{0};     // gradient norm groups
-  std::vector<int> heads;    // attention heads per layer; empty: none
-  std::vector<int> experts;  // experts per MoE layer; empty: none
+  std::size_t groups{0};        // gradient norm groups
+  std::vector<int> heads;       // attention heads per layer; empty: none
+  std::vector<int> experts;     // experts per MoE layer; empty: none
+  std::vector<int> moba_heads;  // heads per attention layer with MobaLanes, 0: has none; or empty
 
   [[nodiscard]] std::size_t sum_size() const;
   [[nodiscard]] std::size_t max_size() const;
@@ -43,6 +75,8 @@ struct LocalLanes {
   // they ride this reduction instead of needing one of their own. What describes single matrices or
   // quotients of states is left out silently when it is not finite: it judges no step.
   std::vector<optimizer::GroupUpdateStatistics> update;  // [groups]
+  // SUM and MAX by field
+  std::vector<MobaLanes> moba;  // [layers]; those without lanes are not read
   // MAX
   std::vector<std::vector<float>> max_logits;  // [layers][heads]; NaN becomes a flag
   bool preempt{false};                         // SIGTERM arrived
@@ -78,6 +112,7 @@ struct ReducedLanes {
   std::vector<std::vector<double>> expert_counts;
   double nonfinite_count{0};
   std::vector<optimizer::GroupUpdateStatistics> update;
+  std::vector<MobaLanes> moba;                  // [layers]; without lanes: as at the start
   std::vector<std::vector<double>> max_logits;  // -inf: no rank saw the head; +inf: not finite
   bool nonfinite{false};  // any NaN or infinity in gradients, loss or logits of any rank
   bool nonfinite_loss{false};

@@ -1,4 +1,5 @@
-// What the agent measures and the collector stores, as plain structs. Only wire/ maps them to bytes.
+// What the agent measures and the collector stores, as plain structs. Only wire/ maps them to
+// bytes.
 #pragma once
 
 #include <muster/common/ids.h>
@@ -68,6 +69,9 @@ inline constexpr const char* kRankLost = "rank_lost";
 inline constexpr const char* kRestart = "restart";
 inline constexpr const char* kDivergence = "divergence";
 inline constexpr const char* kSamplesDropped = "samples_dropped";
+// Labels: layer, from, to ("full", or "moba:BLOCK,TOPK").
+inline constexpr const char* kAttentionModeChanged = "attention_mode_changed";
+inline constexpr const char* kAttentionScheduleChanged = "attention_schedule_changed";
 }  // namespace event_kind
 
 // Something that happened, with its reason and the inputs of the decision. Never dropped.
