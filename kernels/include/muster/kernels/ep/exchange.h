@@ -13,8 +13,11 @@
 // first, then by rank and slot: the same bits on every repeat, whatever arrives when.
 //
 // Collective: all operations, in the same order on all ranks. A rank may have no tokens. Errors: a
-// Status of the heap's barrier names the rank and the phase; arguments are checked before anything
-// moves. After an error contents are unspecified. Nothing allocates after creation.
+// Status of the heap's barrier names the rank and the phase. Arguments are checked before anything
+// moves, and each operation begins with a meeting of all ranks: where one refuses, calls another
+// operation or brings another plan, all return the same Status, which names it, and may go on.
+// After an error contents are unspecified. Nothing allocates after creation, but for a plan's links
+// at its first make_plan.
 // Thread-safety: one thread at a time.
 #pragma once
 
@@ -45,7 +48,8 @@ struct EpExchangeOptions {
   std::int64_t hidden{0};               // H
   FloatType type{FloatType::kFloat32};  // of rows: kFloat32 or kBFloat16
   EpNumerics numerics{EpNumerics::kPlain};
-  // Before peers' slots are written and before they are read. Off: the caller orders them.
+  // Before peers' slots are written and before they are read. Off: the caller orders them, and what
+  // ranks do not agree about is found when it has moved.
   bool entry_barriers{true};
 };
 
@@ -105,6 +109,7 @@ class EpPool {
       std::span<const std::size_t> home_offsets,
       std::span<const std::size_t> home_gradient_offsets) = 0;
 
+  [[nodiscard]] virtual const EpShape& shape() const = 0;
   [[nodiscard]] virtual std::span<const EpProjection> projections() const = 0;
   [[nodiscard]] virtual FloatType weight_type() const = 0;
   // [B, rows, cols] of rank `peer`.
@@ -115,7 +120,8 @@ class EpPool {
 // Rows this rank got. Valid until the next dispatch of the same exchange.
 struct EpRows {
   std::span<std::byte> rows;  // [receive_rows, hidden]
-  std::span<float> weights;   // [receive_rows] the caller's gate of each row; 0 on padding
+  // [receive_rows] the caller's gate of each row; 0 on padding. Empty where no gates were sent.
+  std::span<float> weights;
 };
 
 class EpExchange {
@@ -156,7 +162,11 @@ class EpExchange {
   // y[t] = sum over choices of the rows that dispatch made of token t, unweighted. `rows`
   // [receive_rows, hidden]: the memory of `received` (nothing is copied first) or the caller's own.
   // row_values [receive_rows] or empty, gathered home to values [tokens, top_k]: how the gradients
-  // of gates travel. Rows of a token on one rank are summed in place: `rows` is spent afterwards.
+  // of gates travel. Rows of a token on one rank are summed in place: `rows` is spent afterwards,
+  // and what of it is the exchange's own must not be written before the next dispatch, as peers may
+  // still read it.
+  // bf16 rows with kPlain: a token's rows are pulled one by one, as their sum would have to be
+  // rounded to travel; more bytes than with kWireExact.
   [[nodiscard]] virtual Status combine(
       const EpPlan& plan,
       std::span<std::byte> rows,
