@@ -44,7 +44,7 @@ Barrier::Barrier(
   yield_count_ = has_cores ? 2 : 8;
 }
 
-Status Barrier::arrive_and_wait(Deadline deadline, const CallName& call) {
+Status Barrier::arrive_and_wait(Deadline deadline, const Meeting& meeting) {
   const std::uint32_t epoch = block_->epoch.load(std::memory_order_acquire);
   if ((epoch & kAborted) != 0) {
     return session_->failure();
@@ -59,7 +59,7 @@ Status Barrier::arrive_and_wait(Deadline deadline, const CallName& call) {
     }
     return {};
   }
-  return spin(epoch) ? Status{} : sleep(epoch, deadline, call);
+  return spin(epoch) ? Status{} : sleep(epoch, deadline, meeting);
 }
 
 bool Barrier::spin(std::uint32_t epoch) const {
@@ -78,7 +78,7 @@ bool Barrier::spin(std::uint32_t epoch) const {
   return false;
 }
 
-Status Barrier::sleep(std::uint32_t epoch, Deadline deadline, const CallName& call) {
+Status Barrier::sleep(std::uint32_t epoch, Deadline deadline, const Meeting& meeting) {
   while (true) {
     block_->sleepers.fetch_add(1);
     const std::uint32_t now = block_->epoch.load();
@@ -94,40 +94,44 @@ Status Barrier::sleep(std::uint32_t epoch, Deadline deadline, const CallName& ca
     if ((woken & kAborted) != 0) {
       return session_->failure();
     }
-    if (Status verdict = judge(epoch, deadline, call); !verdict.ok()) {
+    if (Status verdict = judge(epoch, deadline, meeting); !verdict.ok()) {
       return session_->fail(verdict);
     }
   }
 }
 
-Status Barrier::judge(std::uint32_t epoch, Deadline deadline, const CallName& call) {
+Status Barrier::judge(std::uint32_t epoch, Deadline deadline, const Meeting& meeting) {
   std::string gone;
+  std::size_t who = 0;
   for (std::size_t r = 0; r < members_.size() && gone.empty(); ++r) {
     gone = session_->gone(members_[r]);
+    if (gone.empty()) {
+      gone = meeting.has_left(r);
+    }
+    who = r;
   }
   if (gone.empty() && !deadline.expired()) {
     return {};
   }
-  const std::string missing = list_missing(epoch);
+  Status verdict = gone.empty() ? deadline_exceeded(describe_late(epoch, meeting))
+                                : unavailable(meeting.gone(who, gone, has_arrived(who, epoch)));
   // Nobody leaves a synchronization before it is complete, so who is gone never will arrive; but it
   // may have completed while we looked.
-  if (completed(block_->epoch.load(std::memory_order_acquire), epoch)) {
-    return {};
-  }
-  if (!gone.empty()) {
-    return unavailable(gone + "; it did not arrive at " + to_string(call));
-  }
-  return deadline_exceeded(missing + " did not arrive at " + to_string(call) + " in time");
+  return completed(block_->epoch.load(std::memory_order_acquire), epoch) ? Status{} : verdict;
 }
 
-std::string Barrier::list_missing(std::uint32_t epoch) const {
-  std::string text;
+bool Barrier::has_arrived(std::size_t r, std::uint32_t epoch) const {
+  return block_->slots[r].arrived_for.load(std::memory_order_acquire) == epoch + kOneEpoch;
+}
+
+std::string Barrier::describe_late(std::uint32_t epoch, const Meeting& meeting) const {
+  std::vector<Meeting::Late> late;
   for (std::size_t r = 0; r < members_.size(); ++r) {
-    if (block_->slots[r].arrived_for.load(std::memory_order_acquire) != epoch + kOneEpoch) {
-      text += (text.empty() ? "" : ", ") + session_->name_with_state(members_[r]);
+    if (!has_arrived(r, epoch)) {
+      late.push_back({r, session_->name_with_state(members_[r])});
     }
   }
-  return text.empty() ? "a peer" : text;
+  return meeting.late(late);
 }
 
 }  // namespace muster::comm

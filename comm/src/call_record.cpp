@@ -37,6 +37,8 @@ std::string_view to_string(CallKind kind) {
       return "allocate";
     case CallKind::kSplit:
       return "split";
+    case CallKind::kSymmetricHeap:
+      return "symmetric_heap";
   }
   return "unknown call";
 }
@@ -80,6 +82,8 @@ bool agree(const CallRecord& a, const CallRecord& b, std::size_t size) {
     case CallKind::kAllocate:
     case CallKind::kSplit:
       return true;
+    case CallKind::kSymmetricHeap:
+      return a.count == b.count;
     case CallKind::kAllReduce:
       return a.dtype == b.dtype && a.op == b.op && a.count == b.count;
     case CallKind::kBroadcast:
@@ -111,6 +115,8 @@ std::string describe(const CallRecord& call, int size) {
     case CallKind::kAllocate:
     case CallKind::kSplit:
       return text;
+    case CallKind::kSymmetricHeap:
+      return text + " of " + std::to_string(call.count) + " bytes";
     case CallKind::kAllReduce:
       return text + " of " + std::to_string(call.count) + " " + std::string{to_string(call.dtype)};
     case CallKind::kBroadcast:

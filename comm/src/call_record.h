@@ -24,6 +24,7 @@ enum class CallKind : std::uint8_t {
   kBroadcast,
   kAllocate,
   kSplit,
+  kSymmetricHeap,
 };
 
 // Where peers find this rank's contribution.
@@ -43,7 +44,7 @@ struct CallRecord {
   std::uint8_t refused;  // allocate: this rank has no room. split: no free group.
   std::int32_t root;     // broadcast: the root. split: the color.
   std::int32_t key;      // split only.
-  std::uint64_t count;   // Elements; allocate: bytes.
+  std::uint64_t count;   // Elements; allocate and symmetric_heap: bytes.
   std::uint64_t offset;  // kDirect: address of the contribution, relative to the session's base.
   std::uint64_t result;  // Written by a leader between two synchronizations of one call.
   std::uint64_t counts[kRankMax];

@@ -6,6 +6,33 @@
 
 namespace muster::comm {
 
+namespace {
+
+class CallMeeting final : public Meeting {
+ public:
+  explicit CallMeeting(const CallName& call) : call_(call) {}
+
+  [[nodiscard]] std::string gone(
+      [[maybe_unused]] std::size_t r,
+      const std::string& gone,
+      [[maybe_unused]] bool arrived) const override {
+    return gone + "; it did not arrive at " + to_string(call_);
+  }
+
+  [[nodiscard]] std::string late(std::span<const Late> ranks) const override {
+    std::string text;
+    for (const Late& rank : ranks) {
+      text += (text.empty() ? "" : ", ") + rank.name;
+    }
+    return (text.empty() ? "a peer" : text) + " did not arrive at " + to_string(call_) + " in time";
+  }
+
+ private:
+  CallName call_;
+};
+
+}  // namespace
+
 GroupCommunicator::GroupCommunicator(
     std::shared_ptr<Session> session, std::size_t group, int rank, std::vector<int> members)
     : session_(std::move(session)),
@@ -82,7 +109,7 @@ const CallRecord& GroupCommunicator::record(std::size_t r) const {
 
 Status GroupCommunicator::synchronize(Deadline deadline) {
   const CallRecord& own = record(static_cast<std::size_t>(rank_));
-  Status status = barrier_.arrive_and_wait(deadline, CallName{own.kind, own.index});
+  Status status = barrier_.arrive_and_wait(deadline, CallMeeting{CallName{own.kind, own.index}});
   return status.ok() ? status : leave(std::move(status));
 }
 

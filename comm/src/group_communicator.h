@@ -9,6 +9,7 @@
 #include "src/session.h"
 
 #include <muster/comm/communicator.h>
+#include <muster/comm/symmetric_heap.h>
 
 #include <memory>
 #include <vector>
@@ -57,6 +58,10 @@ class GroupCommunicator final : public Communicator {
   [[nodiscard]] Expected<std::unique_ptr<Communicator>> split(
       int color, int key, Deadline deadline) override;
   void abort(std::string_view reason) override;
+
+  // Collective; SymmetricHeap::create for ranks that share memory.
+  [[nodiscard]] Expected<std::unique_ptr<SymmetricHeap>> create_heap(
+      std::size_t bytes, Deadline deadline);
 
  private:
   // [begin, begin + size) of the concatenated data, in bytes.
@@ -122,6 +127,9 @@ class GroupCommunicator final : public Communicator {
       std::byte* data, std::span<const Part> parts, Deadline deadline);
   [[nodiscard]] Status exchange_rounds(
       const std::byte* send, std::byte* receive, Deadline deadline);
+
+  // create_heap.cpp
+  [[nodiscard]] Status refuse_heap(Status error);
 
   // split.cpp
   [[nodiscard]] std::size_t claim_group(std::size_t member_count);

@@ -1,5 +1,7 @@
 #include "src/heap.h"
 
+#include "src/mapping.h"
+
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -15,7 +17,6 @@ namespace muster::comm {
 namespace {
 
 constexpr std::align_val_t kAlignment{64};
-constexpr std::uint64_t kPageBytes = 4096;
 
 }  // namespace
 

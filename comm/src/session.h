@@ -8,6 +8,7 @@
 #include "src/peer_watch.h"
 #include "src/session_block.h"
 
+#include <muster/common/file.h>
 #include <muster/common/status.h>
 
 #include <atomic>
@@ -24,6 +25,10 @@ class Session {
     std::shared_ptr<void> memory;  // Keeps `block` and all that lies behind it.
     std::byte* staging{nullptr};  // [kGroupMax][size][kStagingBytes]; null where ranks are threads.
     std::unique_ptr<Heap> heap;
+    // The memory file behind `memory` and its first `file_bytes`, laid out by connect. Null where
+    // ranks are threads.
+    std::shared_ptr<const FileDescriptor> file;
+    std::uint64_t file_bytes{0};
     std::string_view backend;
     int rank{0};
     int size{1};
@@ -44,6 +49,10 @@ class Session {
   [[nodiscard]] std::string_view backend() const { return parts_.backend; }
 
   [[nodiscard]] bool ranks_are_threads() const { return parts_.staging == nullptr; }
+
+  [[nodiscard]] const std::shared_ptr<const FileDescriptor>& file() const { return parts_.file; }
+
+  [[nodiscard]] std::uint64_t file_bytes() const { return parts_.file_bytes; }
 
   [[nodiscard]] int rank() const { return parts_.rank; }
 

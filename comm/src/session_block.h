@@ -50,6 +50,7 @@ struct SessionBlock {
   char abort_reason[kReasonBytes];
   MemberBlock members[kRankMax];
   std::atomic<std::uint32_t> group_members[kGroupMax];  // 0: the group is free.
+  std::atomic<std::uint64_t> claimed_bytes;  // Of the memory file, behind what connect laid out.
   GroupBlock groups[kGroupMax];
 };
 

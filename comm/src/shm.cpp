@@ -1,4 +1,5 @@
 #include "src/group_communicator.h"
+#include "src/mapping.h"
 #include "src/shm_rendezvous.h"
 
 #include <muster/comm/backends.h>
@@ -13,8 +14,6 @@
 namespace muster::comm {
 
 namespace {
-
-constexpr std::uint64_t kPageBytes = 4096;
 
 std::uint64_t whole_pages(std::uint64_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
@@ -69,7 +68,10 @@ Expected<std::shared_ptr<void>> map(const FileDescriptor& memory, std::uint64_t 
 
 // From here on the other ranks notice by our process id when we die.
 std::shared_ptr<Session> join(
-    const ConnectOptions& options, const Layout& layout, std::shared_ptr<void> mapping) {
+    const ConnectOptions& options,
+    const Layout& layout,
+    std::shared_ptr<void> mapping,
+    FileDescriptor file) {
   auto* begin = static_cast<std::byte*>(mapping.get());
   Session::Parts parts;
   parts.block = static_cast<SessionBlock*>(mapping.get());
@@ -79,6 +81,8 @@ std::shared_ptr<Session> join(
       begin,
       layout.heaps_begin + static_cast<std::uint64_t>(options.rank) * layout.heap_size,
       layout.heap_size);
+  parts.file = std::make_shared<const FileDescriptor>(std::move(file));
+  parts.file_bytes = layout.bytes;
   parts.backend = "shm";
   parts.rank = options.rank;
   parts.size = options.size;
@@ -96,11 +100,12 @@ Expected<std::unique_ptr<Communicator>> connect_shm(
   MUSTER_RETURN_IF_ERROR(check(options));
   const Layout layout = layout_of(options);
   MUSTER_ASSIGN_OR_RETURN(
-      const FileDescriptor memory,
+      FileDescriptor memory,
       options.rank == 0 ? create_shared_memory(layout.bytes)
                         : fetch_shared_memory(options, layout.bytes, deadline));
   MUSTER_ASSIGN_OR_RETURN(std::shared_ptr<void> mapping, map(memory, layout.bytes));
-  const std::shared_ptr<Session> session = join(options, layout, std::move(mapping));
+  const std::shared_ptr<Session> session =
+      join(options, layout, std::move(mapping), std::move(memory));
   std::vector<int> members(static_cast<std::size_t>(options.size));
   std::iota(members.begin(), members.end(), 0);
   auto world = std::make_unique<GroupCommunicator>(
@@ -108,7 +113,8 @@ Expected<std::unique_ptr<Communicator>> connect_shm(
   // Rank 0 has joined before it hands the memory out: whoever gets it sees when rank 0 dies or
   // gives up.
   if (options.rank == 0) {
-    if (const Status met = hand_out_memory(options, memory, layout.bytes, deadline); !met.ok()) {
+    if (const Status met = hand_out_memory(options, *session->file(), layout.bytes, deadline);
+        !met.ok()) {
       return session->fail(met);
     }
   }

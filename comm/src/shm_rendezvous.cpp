@@ -23,7 +23,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::uint64_t kMagic = 0x314d485352545355;  // Changes with the layout of SessionBlock.
+constexpr std::uint64_t kMagic = 0x324d485352545355;  // Changes with the layout of SessionBlock.
 
 struct Hello {
   std::uint64_t magic;
@@ -232,7 +232,7 @@ Expected<FileDescriptor> create_shared_memory(std::uint64_t bytes) {
   if (::ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0) {
     return io_error("shared memory of " + std::to_string(bytes) + " bytes", errno);
   }
-  if (::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+  if (::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
     return io_error("sealing the shared memory", errno);
   }
   return memory;

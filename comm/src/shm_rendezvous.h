@@ -9,7 +9,8 @@
 
 namespace muster::comm {
 
-// Rank 0: a zeroed memory file that nobody can make shorter under a peer's feet.
+// Rank 0: a zeroed memory file that nobody can make shorter under a peer's feet; symmetric heaps
+// make it longer.
 [[nodiscard]] Expected<FileDescriptor> create_shared_memory(std::uint64_t bytes);
 
 // Rank 0: waits until every other rank has fetched `memory` of `bytes`.
