@@ -16,6 +16,7 @@
 #include <muster/common/expected.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -128,10 +129,17 @@ struct EpPlan {
 // Rows of the plan's rank d: ends of its last group.
 [[nodiscard]] std::int64_t ep_rows_of(const EpPlan& plan, int rank);
 
+struct EpPlanWork;
+
 class EpPlanner {
  public:
   // `check` must have passed.
   EpPlanner(const EpShape& shape, const EpBalance& balance);
+  ~EpPlanner();
+  EpPlanner(const EpPlanner&) = delete;
+  EpPlanner& operator=(const EpPlanner&) = delete;
+  EpPlanner(EpPlanner&&) noexcept;
+  EpPlanner& operator=(EpPlanner&&) noexcept;
 
   // The replicated tables from counts [R, E].
   [[nodiscard]] Status plan(std::span<const std::int32_t> counts, EpPlan& plan);
@@ -146,10 +154,7 @@ class EpPlanner {
   [[nodiscard]] Status set_speeds(std::span<const double> speeds);
 
  private:
-  EpShape shape_;
-  EpBalance balance_;
-  std::vector<std::int64_t> balance_of_, loads_, capacities_, quota_, remaining_, prefix_;
-  std::vector<std::int64_t> order_, source_prefix_;
+  std::unique_ptr<EpPlanWork> work_;
 };
 
 // Recomputed from first principles, for tests and replay: violated invariant as text, or OK.
