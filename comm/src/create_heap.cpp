@@ -97,7 +97,6 @@ Expected<std::unique_ptr<SymmetricHeap>> GroupCommunicator::create_heap(
   parts.group = leader.result;
   parts.rank = rank_;
   parts.members = barrier_.members();
-  parts.shape = shape;
   parts.pages = std::move(pages);
   return std::unique_ptr<SymmetricHeap>{std::make_unique<GroupHeap>(std::move(parts))};
 }

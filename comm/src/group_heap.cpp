@@ -66,8 +66,12 @@ class GroupHeap::PhaseMeeting final : public Meeting {
 };
 
 GroupHeap::GroupHeap(Parts parts)
-    : parts_(std::move(parts)),
-      base_(parts_.pages->base()),
+    : SymmetricHeap(Region{
+          parts.rank,
+          static_cast<int>(parts.members.size()),
+          parts.pages->base(),
+          parts.pages->stride()}),
+      parts_(std::move(parts)),
       barrier_(parts_.session, parts_.group, parts_.rank, parts_.members) {}
 
 GroupHeap::~GroupHeap() {

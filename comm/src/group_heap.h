@@ -18,10 +18,9 @@ class GroupHeap final : public SymmetricHeap {
  public:
   struct Parts {
     std::shared_ptr<Session> session;
-    std::size_t group{0};      // Of SessionBlock::groups, claimed for this heap alone.
-    int rank{0};               // In the group.
-    std::vector<int> members;  // World ranks.
-    HeapShape shape;
+    std::size_t group{0};              // Of SessionBlock::groups, claimed for this heap alone.
+    int rank{0};                       // In the group.
+    std::vector<int> members;          // World ranks.
     std::shared_ptr<HeapPages> pages;  // Where ranks are threads: the same for all of them.
   };
 
@@ -31,14 +30,6 @@ class GroupHeap final : public SymmetricHeap {
   GroupHeap& operator=(const GroupHeap&) = delete;
   GroupHeap(GroupHeap&&) = delete;
   GroupHeap& operator=(GroupHeap&&) = delete;
-
-  [[nodiscard]] int rank() const override { return parts_.rank; }
-
-  [[nodiscard]] int size() const override { return static_cast<int>(parts_.members.size()); }
-
-  [[nodiscard]] std::byte* base() const override { return base_; }
-
-  [[nodiscard]] std::size_t stride() const override { return parts_.shape.stride; }
 
   [[nodiscard]] Expected<std::size_t> allocate(std::size_t bytes, std::size_t alignment) override;
   [[nodiscard]] Status seal(Deadline deadline) override;
@@ -62,7 +53,6 @@ class GroupHeap final : public SymmetricHeap {
   [[nodiscard]] std::string name(std::size_t r) const;
 
   Parts parts_;
-  std::byte* base_;
   Barrier barrier_;
   std::uint64_t barrier_count_{0};
   std::size_t used_{0};

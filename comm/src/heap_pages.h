@@ -46,6 +46,8 @@ class HeapPages {
   // Of chunk 0. The pages before the first and after the last chunk cannot be touched.
   [[nodiscard]] std::byte* base() const { return chunks_.begin() + kPageBytes; }
 
+  [[nodiscard]] std::size_t stride() const { return shape_.stride; }
+
   [[nodiscard]] HeapControl& control() const {
     return *reinterpret_cast<HeapControl*>(control_.begin());
   }

@@ -1,10 +1,11 @@
 // Whether the process of a peer still runs.
 //
-// Not thread-safe: belongs to the thread that calls collectives.
+// Thread-safe: sub-communicators and heaps of one rank may wait in threads of their own.
 #pragma once
 
 #include <muster/common/file.h>
 
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ class PeerWatch {
   [[nodiscard]] bool is_dead(int rank, int pid);
 
  private:
+  std::mutex mutex_;
   std::vector<FileDescriptor> pidfds_;
 };
 

@@ -1,7 +1,6 @@
 // One rank's view of its session: the shared block, its heap, who is alive, and the first error.
 //
-// Thread-safety: `abort` and `failure` from any thread; the rest by the thread that calls
-// collectives.
+// Thread-safety: `heap` by the thread that calls collectives; the rest from any thread.
 #pragma once
 
 #include "src/heap.h"
