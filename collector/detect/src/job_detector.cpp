@@ -1,5 +1,6 @@
 #include <muster/detect/job_detector.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <utility>
@@ -18,9 +19,9 @@ void append(std::vector<Finding>& to, std::vector<Finding> from) {
 
 JobDetector::JobDetector(JobDetectorOptions options)
     : options_(std::move(options)),
-      loss_(options_.loss),
-      gradient_norm_(options_.gradient_norm),
-      max_logit_(options_.max_logit) {}
+      max_logit_(options_.max_logit),
+      reach_(options_.reach),
+      expert_imbalance_(options_.expert_imbalance) {}
 
 std::vector<Finding> JobDetector::observe(const StepObservation& observation) {
   std::vector<Finding> findings;
@@ -60,9 +61,12 @@ void JobDetector::begin_generation(std::int64_t generation) {
   next_step_.reset();
   given_up_.clear();
   nonfinite_.reset();
-  loss_.reset();
-  gradient_norm_.reset();
   max_logit_.reset();
+  reach_.reset();
+  expert_imbalance_.reset();
+  modes_.begin(generation);
+  baselines_.clear();
+  baseline_key_.clear();
 }
 
 void JobDetector::judge_waiting(std::vector<Finding>& findings) {
@@ -82,12 +86,40 @@ void JobDetector::judge_lowest(std::vector<Finding>& findings) {
 
 void JobDetector::judge(const StepObservation& observation, std::vector<Finding>& findings) {
   append(findings, nonfinite_.observe(observation));
-  append(findings, max_logit_.observe(observation));
+  modes_.observe(observation);
+  append(findings, max_logit_.observe(observation, modes_));
+  Baseline& baseline = baseline_of(observation.step);
   // The numbers of a skipped step describe a batch that training has left out.
   if (!observation.skipped && observation.nonfinite_count <= 0) {
-    append(findings, loss_.observe(observation.step, observation.loss));
-    append(findings, gradient_norm_.observe(observation.step, observation.gradient_norm));
+    append(findings, baseline.loss.observe(observation.step, observation.loss));
+    append(findings, baseline.gradient_norm.observe(observation.step, observation.gradient_norm));
+    append(findings, reach_.observe(observation, modes_));
+    append(findings, expert_imbalance_.observe(observation));
   }
+}
+
+JobDetector::Baseline& JobDetector::baseline_of(std::int64_t step) {
+  const std::vector<int>& key = modes_.all();
+  const auto left = baselines_.find(baseline_key_);
+  if (key != baseline_key_ && left != baselines_.end()) {
+    left->second.loss.suspend();
+    left->second.gradient_norm.suspend();
+  }
+  baseline_key_ = key;
+  const auto found = baselines_.find(key);
+  if (found == baselines_.end() && baselines_.size() >= options_.baselines_max) {
+    baselines_.erase(std::min_element(
+        baselines_.begin(), baselines_.end(), [](const auto& one, const auto& other) {
+          return one.second.used_step < other.second.used_step;
+        }));
+  }
+  Baseline& baseline =
+      baselines_
+          .try_emplace(
+              key, Baseline{SpikeDetector{options_.loss}, SpikeDetector{options_.gradient_norm}})
+          .first->second;
+  baseline.used_step = step;
+  return baseline;
 }
 
 void JobDetector::observe_past(const StepObservation& observation, std::vector<Finding>& findings) {

@@ -31,6 +31,10 @@ SpikeDetector::SpikeDetector(SpikeOptions options)
 
 void SpikeDetector::reset() {
   window_.clear();
+  suspend();
+}
+
+void SpikeDetector::suspend() {
   frozen_.clear();
   recent_.clear();
   streak_ = false;

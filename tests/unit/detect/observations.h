@@ -50,6 +50,15 @@ class CleanStream {
   double norm_noise_{0};
 };
 
+// Layers 0, 1, ... in these modes: 0 full, 1 block attention.
+inline StepObservation in_modes(StepObservation observation, const std::vector<double>& modes) {
+  observation.attention.clear();
+  for (std::size_t layer = 0; layer < modes.size(); ++layer) {
+    observation.attention.push_back({static_cast<int>(layer), modes[layer]});
+  }
+  return observation;
+}
+
 inline std::size_t count_of(const std::vector<Finding>& findings, const std::string& rule) {
   std::size_t count = 0;
   for (const Finding& finding : findings) {

@@ -5,6 +5,7 @@
 #include <muster/common/telemetry.h>
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -16,6 +17,21 @@ struct HeadLogit {
   int layer{-1};
   int head{-1};
   double value{0};
+};
+
+// An attention layer in one step. NaN: not known.
+struct AttentionLayer {
+  int layer{-1};
+  double mode{std::numeric_limits<double>::quiet_NaN()};  // 0: full, else block attention.
+  double query_reach{std::numeric_limits<double>::quiet_NaN()};
+  double block_reach{std::numeric_limits<double>::quiet_NaN()};
+};
+
+// A layer of experts in one step. NaN: not known.
+struct ExpertLayer {
+  int layer{-1};
+  double rank_imbalance{std::numeric_limits<double>::quiet_NaN()};  // rho = max / mean rank load
+  double maxvio{std::numeric_limits<double>::quiet_NaN()};  // max / mean expert load, minus 1
 };
 
 // The job's view of one step, assembled by the collector from rank 0's frame.
@@ -30,11 +46,14 @@ struct StepObservation {
   int max_logit_head{-1};
   std::vector<HeadLogit> head_logits;  // Every head, where known; empty: max_logit alone is judged.
   bool skipped{false};
+  std::vector<AttentionLayer> attention;  // Ascending by layer; layers that publish nothing: none.
+  std::vector<ExpertLayer> experts;       // Likewise.
 };
 
 // What a detector found, with the numbers it was found from.
 struct Finding {
-  // "nonfinite", "spike", "spike_persistent", "max_logit", "rank_lost", "no_progress"
+  // "nonfinite", "spike", "spike_persistent", "max_logit", "rank_lost", "no_progress",
+  // "attention_reach_low", "expert_imbalance", "ep_rank_waited_for"
   std::string rule;
   Severity severity{Severity::kWarning};
   std::int64_t step{-1};

@@ -11,12 +11,19 @@
 // A new generation empties all windows: nothing but nonfinite values and logits is found until they
 // have warmed up. Skipped steps and values that are not finite never enter a window.
 //
+// Attention modes. Loss and gradient norm have a baseline per set of modes of all layers, logits
+// one per head and mode: a switch goes to the new mode's own window, which warms up when it is the
+// first time, and a switch back finds the old one. What is open when a mode ends is closed with it.
+//
 // A value; copy it to fork a simulation. Not thread-safe.
 #pragma once
 
 #include <muster/detect/detector.h>
+#include <muster/detect/expert_imbalance_detector.h>
 #include <muster/detect/max_logit_detector.h>
+#include <muster/detect/mode_tracker.h>
 #include <muster/detect/nonfinite_detector.h>
+#include <muster/detect/reach_detector.h>
 #include <muster/detect/spike_detector.h>
 
 #include <cstddef>
@@ -31,6 +38,9 @@ struct JobDetectorOptions {
   SpikeOptions loss{loss_spike_options()};
   SpikeOptions gradient_norm{gradient_norm_spike_options()};
   MaxLogitOptions max_logit;
+  ReachOptions reach;
+  ExpertImbalanceOptions expert_imbalance;
+  std::size_t baselines_max{16};  // Sets of modes remembered; the one longest out of use goes.
   std::size_t reorder_steps{16};
 };
 
@@ -41,6 +51,9 @@ class JobDetector {
   // What this observation, and those that waited for it, give; ascending by step.
   [[nodiscard]] std::vector<Finding> observe(const StepObservation& observation);
 
+  // What an event says of a layer's mode; see ModeTracker. Best before the step it is of.
+  void note(const ModeChange& change) { modes_.note(change); }
+
   // Judges whatever still waits, gaps or not: at the end of a run or generation.
   [[nodiscard]] std::vector<Finding> flush();
 
@@ -48,19 +61,33 @@ class JobDetector {
 
   [[nodiscard]] std::uint64_t duplicate_count() const { return duplicate_count_; }
 
+  // How often a layer went to another mode's baseline.
+  [[nodiscard]] std::uint64_t switch_count() const { return modes_.switch_count(); }
+
  private:
+  // What loss and gradient norm usually are under one set of modes.
+  struct Baseline {
+    SpikeDetector loss;
+    SpikeDetector gradient_norm;
+    std::int64_t used_step{0};
+  };
+
   void begin_generation(std::int64_t generation);
   void judge_waiting(std::vector<Finding>& findings);
   void judge_lowest(std::vector<Finding>& findings);
   void judge(const StepObservation& observation, std::vector<Finding>& findings);
+  [[nodiscard]] Baseline& baseline_of(std::int64_t step);
   void observe_past(const StepObservation& observation, std::vector<Finding>& findings);
   void give_up(std::int64_t step_begin, std::int64_t step_end);
 
   JobDetectorOptions options_;
   NonfiniteDetector nonfinite_;
-  SpikeDetector loss_;
-  SpikeDetector gradient_norm_;
   MaxLogitDetector max_logit_;
+  ReachDetector reach_;
+  ExpertImbalanceDetector expert_imbalance_;
+  ModeTracker modes_;
+  std::map<std::vector<int>, Baseline> baselines_;  // By the modes of all layers.
+  std::vector<int> baseline_key_;                   // Of the last step judged.
   std::optional<std::int64_t> generation_;
   std::optional<std::int64_t> next_step_;            // Nothing: no step of the generation yet.
   std::map<std::int64_t, StepObservation> waiting_;  // At most reorder_steps.

@@ -1,14 +1,16 @@
 // Attention logits of a head above tau: found once when a head crosses, and again only after it has
-// come back below a lower bound.
+// come back below a lower bound. What a head did in another attention mode is another matter: full
+// attention sees logits that block attention leaves out.
 //
 // A value; steps must come in order (see JobDetector).
 #pragma once
 
 #include <muster/detect/detector.h>
+#include <muster/detect/mode_tracker.h>
 
 #include <cstdint>
 #include <set>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 namespace muster::detect {
@@ -23,15 +25,18 @@ class MaxLogitDetector {
   explicit MaxLogitDetector(MaxLogitOptions options) : options_(options) {}
 
   // Logits that are not finite are passed over: they are NonfiniteDetector's.
-  [[nodiscard]] std::vector<Finding> observe(const StepObservation& observation);
+  // `modes` have observed this step.
+  [[nodiscard]] std::vector<Finding> observe(
+      const StepObservation& observation, const ModeTracker& modes = {});
 
   void reset() { above_.clear(); }
 
  private:
-  void judge(std::int64_t step, const HeadLogit& logit, std::vector<Finding>& findings);
+  void judge(std::int64_t step, const HeadLogit& logit, int mode, std::vector<Finding>& findings);
 
   MaxLogitOptions options_;
-  std::set<std::pair<int, int>> above_;  // (layer, head) that crossed and are not back yet.
+  // (layer, head, mode) that crossed and are not back yet.
+  std::set<std::tuple<int, int, int>> above_;
 };
 
 }  // namespace muster::detect

@@ -42,6 +42,10 @@ class SpikeDetector {
   // "spike_persistent" once per episode; an episode ends after `persist_window` normal values.
   [[nodiscard]] std::vector<Finding> observe(std::int64_t step, double value);
 
+  // Values stop coming for a while, for another baseline is in use: whatever is open ends here, and
+  // what is still high when they come again is found again. The window stays.
+  void suspend();
+
   // Forgets everything: after a restart, or another change that makes old values no measure.
   void reset();
 

@@ -1,0 +1,95 @@
+#include <muster/detect/expert_imbalance_detector.h>
+
+#include <cmath>
+#include <cstdio>
+#include <string>
+
+namespace muster::detect {
+
+namespace {
+
+// Of a ratio that is 1 at best: changes of two percent are no news.
+constexpr ScaleFloor kRhoFloor{.absolute = 0.02, .relative = 0.02};
+constexpr ScaleFloor kMaxvioFloor{.absolute = 0.02, .relative = 0.05};
+
+void push(RobustWindow& rho, RobustWindow& maxvio, const ExpertLayer& seen) {
+  rho.push(seen.rank_imbalance);
+  if (std::isfinite(seen.maxvio)) {
+    maxvio.push(seen.maxvio);
+  }
+}
+
+}  // namespace
+
+ExpertImbalanceDetector::Layer::Layer(std::size_t window)
+    : rho(window, kRhoFloor), maxvio(window, kMaxvioFloor) {}
+
+std::vector<Finding> ExpertImbalanceDetector::observe(const StepObservation& observation) {
+  std::vector<Finding> findings;
+  for (const ExpertLayer& seen : observation.experts) {
+    if (!std::isfinite(seen.rank_imbalance)) {
+      continue;
+    }
+    Layer& layer = layers_.try_emplace(seen.layer, options_.window).first->second;
+    if (layer.rho.size() < options_.warmup) {
+      push(layer.rho, layer.maxvio, seen);
+      continue;
+    }
+    const double z = layer.rho.z(seen.rank_imbalance);
+    const double maxvio_z = std::isfinite(seen.maxvio) ? layer.maxvio.z(seen.maxvio) : 0.0;
+    const bool high = z > options_.z;
+    if (layer.streak.update(high && maxvio_z <= options_.maxvio_z, options_.steps)) {
+      Finding& finding = findings.emplace_back();
+      finding.rule = "expert_imbalance";
+      finding.severity = Severity::kWarning;
+      finding.step = observation.step;
+      finding.subject = "layer " + std::to_string(seen.layer);
+      char text[320];
+      std::snprintf(
+          text,
+          sizeof(text),
+          "the busiest rank of expert layer %d has %.3g times the mean load, usually %.3g (%.1f "
+          "robust deviations, %d steps in a row up to step %lld), while the experts' own imbalance "
+          "maxvio %.3g is as usual: busy experts lie on one rank; place or copy them elsewhere",
+          seen.layer,
+          seen.rank_imbalance,
+          layer.rho.median(),
+          z,
+          options_.steps,
+          static_cast<long long>(observation.step),
+          seen.maxvio);
+      finding.reason = text;
+      finding.inputs = {
+          {"layer", static_cast<double>(seen.layer)},
+          {"rank_imbalance", seen.rank_imbalance},
+          {"median", layer.rho.median()},
+          {"z", z},
+          {"z_threshold", options_.z},
+          {"maxvio", seen.maxvio},
+          {"maxvio_z", maxvio_z},
+          {"steps", static_cast<double>(options_.steps)}};
+    }
+    remember(layer, seen, high);
+  }
+  return findings;
+}
+
+void ExpertImbalanceDetector::remember(Layer& layer, const ExpertLayer& seen, bool freeze) const {
+  if (!freeze) {
+    layer.frozen.clear();
+    push(layer.rho, layer.maxvio, seen);
+    return;
+  }
+  layer.frozen.push_back(seen);
+  if (layer.frozen.size() < options_.freeze_steps_max) {
+    return;
+  }
+  layer.rho.clear();
+  layer.maxvio.clear();
+  for (const ExpertLayer& held : layer.frozen) {
+    push(layer.rho, layer.maxvio, held);
+  }
+  layer.frozen.clear();
+}
+
+}  // namespace muster::detect

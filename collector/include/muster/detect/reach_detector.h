@@ -1,0 +1,45 @@
+// Layers that learn from too little: with a loss on few tokens, block attention hands gradients to
+// the few key blocks that those tokens chose, while the loss itself looks healthy.
+//
+// Two shares of a layer are judged, each only where more full attention can raise it: its block
+// reach unless it is full, and its query reach when some layer above it is not full (of the last
+// layer it is the share of tokens with a loss, which is the data's). Layers whose mode is not known
+// count as block attention. Found once when a share has been low for some steps in a row, and again
+// only after as many healthy ones.
+//
+// A value; steps must come in order (see JobDetector).
+#pragma once
+
+#include <muster/detect/detector.h>
+#include <muster/detect/mode_tracker.h>
+#include <muster/detect/streak.h>
+
+#include <map>
+#include <vector>
+
+namespace muster::detect {
+
+struct ReachOptions {
+  double block_reach{0.5};   // Low: below this share of (kv head, block) pairs.
+  double query_reach{0.25};  // Low: below this share of tokens.
+  int steps{32};             // In a row.
+
+  friend bool operator==(const ReachOptions&, const ReachOptions&) = default;
+};
+
+class ReachDetector {
+ public:
+  explicit ReachDetector(ReachOptions options) : options_(options) {}
+
+  // `modes` have observed this step.
+  [[nodiscard]] std::vector<Finding> observe(
+      const StepObservation& observation, const ModeTracker& modes);
+
+  void reset() { streaks_.clear(); }
+
+ private:
+  ReachOptions options_;
+  std::map<int, Streak> streaks_;  // By layer.
+};
+
+}  // namespace muster::detect

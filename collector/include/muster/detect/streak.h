@@ -1,0 +1,29 @@
+// Something that holds for many steps in a row: opens once, and closes after as many steps without.
+// A value.
+#pragma once
+
+namespace muster::detect {
+
+class Streak {
+ public:
+  // One more step. True when the streak opens: `holds` for the `steps`-th time in a row.
+  bool update(bool holds, int steps) {
+    run_ = holds == holding_ ? run_ + 1 : 1;
+    holding_ = holds;
+    if (run_ < steps || holds == open_) {
+      return false;
+    }
+    open_ = holds;
+    return open_;
+  }
+
+  // Found, and not over yet.
+  [[nodiscard]] bool open() const { return open_; }
+
+ private:
+  int run_{0};  // Steps in a row with `holding_`.
+  bool holding_{false};
+  bool open_{false};
+};
+
+}  // namespace muster::detect
