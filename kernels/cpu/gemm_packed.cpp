@@ -46,8 +46,14 @@ void pack_lines(
   const bool across = left ? operand.transposed : !operand.transposed;
   const std::int64_t offset =
       across ? depth.begin * operand.stride + line : line * operand.stride + depth.begin;
-  table.pack(
-      side, product.type, {operand.data + offset, operand.stride, across, lines, depth.count}, to);
+  const PanelSource source{
+      .data = operand.data + offset,
+      .halves = nullptr,
+      .stride = operand.stride,
+      .across = across,
+      .lines = lines,
+      .depth = depth.count};
+  table.pack(side, product.type, source, to);
 }
 
 // Columns [column, column + columns) of the result over one stretch of the depth.

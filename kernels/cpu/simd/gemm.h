@@ -15,9 +15,10 @@ enum class PanelSide : std::uint8_t { kLeft, kRight };
 
 // `lines` rows of the left or columns of the right operand over `depth` terms of the sums, any
 // number of panels. Element (line, k) lies at data[line * stride + k], or at data[k * stride +
-// line] where `across`.
+// line] where `across`. With `halves` elements are bf16 and lie there instead; only for kBFloat16.
 struct PanelSource {
   const float* data{nullptr};
+  const std::uint16_t* halves{nullptr};
   std::int64_t stride{0};
   bool across{false};
   std::int64_t lines{0};

@@ -30,6 +30,33 @@ MUSTER_INLINE SquareRow load_row(const float* p, std::int64_t count) {
 #endif
 }
 
+typedef std::uint16_t SquareHalves __attribute__((vector_size(2 * kSquare)));  // NOLINT
+typedef std::uint32_t SquareWords __attribute__((vector_size(4 * kSquare)));   // NOLINT
+
+// The first `count` elements in bf16 (all where count is larger), 0 in the others.
+MUSTER_INLINE SquareRow load_row(const std::uint16_t* p, std::int64_t count) {
+  SquareHalves halves{};
+  if (count >= kSquare) {
+    __builtin_memcpy(&halves, p, sizeof(halves));
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) {
+      halves[i] = p[i];
+    }
+  }
+  return SquareRow(__builtin_convertvector(halves, SquareWords) << 16);
+}
+
+// Lanes of a pack are as many as a row of a square with AVX-512, and a few of those else.
+MUSTER_INLINE Pack<float> load_some(const std::uint16_t* p, std::int64_t count) {
+  float lanes[kLanes<float>];
+#pragma GCC unroll 4
+  for (std::int64_t i = 0; i < kLanes<float>; i += kSquare) {
+    const SquareRow row = load_row(p + i, count - i);
+    __builtin_memcpy(lanes + i, &row, sizeof(row));
+  }
+  return load<Pack<float>>(lanes);
+}
+
 MUSTER_INLINE void store_row(float* p, SquareRow row, std::int64_t count) {
 #if defined(__AVX512F__)
   store_some(p, Pack<float>{row}, count);
