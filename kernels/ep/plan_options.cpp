@@ -77,6 +77,12 @@ Status check_slots(const EpShape& shape, const EpBalance& balance) {
   return {};
 }
 
+std::int64_t capacity_of_speeds(const EpShape& shape, std::span<const double> speeds) {
+  std::vector<std::int64_t> weights(static_cast<std::size_t>(shape.ranks));
+  const std::int64_t sum = ep_weights(shape.ranks, speeds, weights);
+  return ep_capacity_of(shape, weights, sum);
+}
+
 Status check_capacities(const EpShape& shape, const EpBalance& balance) {
   MUSTER_RETURN_IF_ERROR(check_speeds(shape.ranks, balance.speeds));
   const double most = balance.capacity_max;
@@ -87,7 +93,7 @@ Status check_capacities(const EpShape& shape, const EpBalance& balance) {
         "must be 0 (that of the speeds) or 1.." + std::to_string(shape.ranks) +
             " times the mean of the ranks");
   }
-  const std::int64_t needed = ep_capacity_of(shape, balance.speeds);
+  const std::int64_t needed = capacity_of_speeds(shape, balance.speeds);
   if (needed > ep_exact_capacity_max(shape, balance)) {
     return refuse(
         "capacity_max",
@@ -141,21 +147,17 @@ std::int64_t ep_weights(
   return sum;
 }
 
-std::int64_t ep_capacity_of(const EpShape& shape, std::span<const double> speeds) {
-  const std::int64_t mean = shape.tokens_max * shape.top_k;
-  if (speeds.empty()) {
-    return mean;
-  }
-  std::vector<std::int64_t> weights(speeds.size());
-  const std::int64_t sum = ep_weights(shape.ranks, speeds, weights);
+std::int64_t ep_capacity_of(
+    const EpShape& shape, std::span<const std::int64_t> weights, std::int64_t weight_sum) {
+  const std::int64_t rows = shape.tokens_max * shape.top_k * shape.ranks;
   const std::int64_t heaviest = *std::max_element(weights.begin(), weights.end());
-  return (mean * shape.ranks * heaviest + sum - 1) / sum;
+  return (rows * heaviest + weight_sum - 1) / weight_sum;
 }
 
 std::int64_t ep_exact_capacity_max(const EpShape& shape, const EpBalance& balance) {
   const std::int64_t mean = shape.tokens_max * shape.top_k;
   if (balance.capacity_max == 0) {
-    return ep_capacity_of(shape, balance.speeds);
+    return capacity_of_speeds(shape, balance.speeds);
   }
   const double most = std::ceil(balance.capacity_max * static_cast<double>(mean));
   return std::min(static_cast<std::int64_t>(most), mean * shape.ranks);

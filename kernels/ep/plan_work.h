@@ -76,6 +76,7 @@ struct EpPlanWork {
   int slots{0};
   int groups{0};
   std::int64_t receive_rows{0};
+  std::int64_t exact_capacity_max{0};  // what set_speeds has room for
   std::int64_t tolerance_ppm{0};
   FixedDivisor padding{1};
 
@@ -119,8 +120,9 @@ std::int64_t ep_weights(int ranks, std::span<const double> speeds, std::span<std
 // The same without the tolerance, and whatever the mode.
 [[nodiscard]] std::int64_t ep_exact_capacity_max(const EpShape& shape, const EpBalance& balance);
 
-// That of `speeds`, whatever capacity_max says.
-[[nodiscard]] std::int64_t ep_capacity_of(const EpShape& shape, std::span<const double> speeds);
+// The most rows that any rank computes with these weights when all have tokens_max.
+[[nodiscard]] std::int64_t ep_capacity_of(
+    const EpShape& shape, std::span<const std::int64_t> weights, std::int64_t weight_sum);
 
 [[nodiscard]] std::int64_t ep_tolerance_ppm(const EpBalance& balance);
 

@@ -114,5 +114,59 @@ TEST(PlanExact, EverySmallInstanceIsThePlanOfTheDefinition) {
   }
 }
 
+// Every histogram of `tokens` tokens over the experts, the tokens dealt to ranks in turn.
+void every_histogram(const EpShape& shape, int tokens) {
+  std::vector<int> expert(at(tokens), 0);
+  while (true) {
+    Choices choices(at(shape.ranks));
+    for (std::size_t i = 0; i < expert.size(); ++i) {
+      choices[i % at(shape.ranks)].push_back(expert[i]);
+    }
+    ASSERT_NO_FATAL_FAILURE(expect_whole_plan(shape, choices));
+    int last = tokens - 1;
+    while (last >= 0 && expert[at(last)] == shape.experts - 1) {
+      --last;
+    }
+    if (last < 0) {
+      return;
+    }
+    std::fill(expert.begin() + last, expert.end(), expert[at(last)] + 1);
+  }
+}
+
+TEST(PlanExact, EveryHistogramOfUpToEightTokensIsThePlanOfTheDefinition) {
+  for (int ranks = 1; ranks <= 4; ++ranks) {
+    for (int local = 1; local <= 2; ++local) {
+      for (int tokens = 1; tokens <= (ranks * local == 8 ? 7 : 8); ++tokens) {
+        EpShape shape;
+        shape.ranks = ranks;
+        shape.experts = ranks * local;
+        shape.top_k = 1;
+        shape.tokens_max = 8;
+        shape.slots = tokens % (local + 1);
+        ASSERT_NO_FATAL_FAILURE(every_histogram(shape, tokens));
+      }
+    }
+  }
+}
+
+TEST(PlanExact, LargerInstancesOfEveryRoutingAreThePlanOfTheDefinition) {
+  FastRandom random{17};
+  for (int i = 0; i < 400; ++i) {
+    EpShape shape;
+    shape.ranks = random.between(1, 9);
+    shape.experts = shape.ranks * random.between(1, 6);
+    shape.top_k = random.between(1, std::min(4, shape.experts));
+    shape.tokens_max = 20;
+    shape.slots = random.between(-1, shape.local_experts());
+    shape.padding = random.between(1, 9);
+    shape.compact = shape.slots < 0 && i % 2 == 0;
+    std::vector<int> tokens(at(shape.ranks));
+    std::generate(tokens.begin(), tokens.end(), [&] { return random.below(21); });
+    ASSERT_NO_FATAL_FAILURE(
+        expect_whole_plan(shape, draw_choices(shape, tokens, kRoutings[i % 5], random)));
+  }
+}
+
 }  // namespace
 }  // namespace muster::kernels::testing

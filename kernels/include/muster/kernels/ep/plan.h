@@ -109,7 +109,7 @@ struct EpPlan {
   std::vector<std::int64_t> ends;        // [R, groups] one past its last row, padding included
                                          // (cu_seqlens without the leading 0)
   std::vector<std::int64_t> group_rows;  // [R, groups] real rows; the padding follows them
-  std::uint64_t hash{0};                 // over all of the above
+  std::uint64_t hash{0};  // over the shape and all of the above
   EpPlanStatistics statistics;
 
   // --- of this rank ---

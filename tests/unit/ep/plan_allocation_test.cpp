@@ -1,0 +1,83 @@
+// A planner allocates when it is constructed and never again: this binary counts its allocations.
+#include "plan_case.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+thread_local long allocations = 0;
+
+void* counted(std::size_t size) {
+  ++allocations;
+  if (void* const memory = std::malloc(size == 0 ? 1 : size)) {
+    return memory;
+  }
+  throw std::bad_alloc{};
+}
+
+}  // namespace
+
+void* operator new(std::size_t size) {
+  return counted(size);
+}
+
+void* operator new[](std::size_t size) {
+  return counted(size);
+}
+
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+
+void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
+
+void operator delete(void* memory, std::size_t /*size*/) noexcept {
+  std::free(memory);
+}
+
+void operator delete[](void* memory, std::size_t /*size*/) noexcept {
+  std::free(memory);
+}
+
+namespace muster::kernels::testing {
+namespace {
+
+TEST(PlanAllocation, NothingIsAllocatedAfterConstruction) {
+  FastRandom random{5};
+  EpShape shape;
+  shape.ranks = 8;
+  shape.experts = 64;
+  shape.top_k = 4;
+  shape.tokens_max = 128;
+  shape.slots = 2;  // overflow too
+  EpBalance balance;
+  balance.homes_max = 4;
+  balance.capacity_max = 2;
+  ASSERT_TRUE(check(shape, balance).ok());
+  EpPlanner planner{shape, balance};
+  EpPlan plan{shape, balance};
+  for (int i = 0; i < 50; ++i) {
+    std::vector<int> tokens(8);
+    for (int& of_rank : tokens) {
+      of_rank = random.below(129);
+    }
+    const Choices choices = draw_choices(shape, tokens, kRoutings[i % 5], random);
+    const std::vector<std::int32_t> counts = count(shape, choices);
+    const std::vector<double> speeds{1, 1, 1.3, 1, 0.8, 1, 0.5, 1};
+    const long before = allocations;
+    const bool sped = i % 2 == 0 || planner.set_speeds(speeds).ok();
+    const bool planned = planner.plan(counts, plan).ok();
+    const bool placed = planner.place(3, choices[3], plan).ok();
+    const long after = allocations;
+    ASSERT_TRUE(sped && planned && placed);
+    ASSERT_EQ(after - before, 0) << "step " << i;
+  }
+}
+
+}  // namespace
+}  // namespace muster::kernels::testing
