@@ -1,12 +1,18 @@
 #include "src/history.h"
 
+#include "src/event_kinds.h"
+#include "src/schema_view.h"
+
 #include <muster/common/log.h>
 #include <muster/store/query.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <optional>
+#include <string_view>
+#include <utility>
 
 namespace muster::collector {
 
@@ -14,78 +20,107 @@ namespace {
 
 constexpr std::int64_t kObservedStepsMax = 512;
 constexpr std::int32_t kEventsPerPage = 1000;
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-using ValueByStep = std::map<std::int64_t, double>;
+// What the detectors judge against what came before. Logits are left out: of thousands of heads
+// only whether they are above tau is remembered.
+constexpr std::array<std::string_view, 8> kJudged{
+    "train_loss_nats",
+    "train_grad_norm",
+    "train_step_skipped",
+    "train_attn_mode",
+    "train_attn_query_reach",
+    "train_attn_block_reach",
+    "train_ep_rank_imbalance_ratio",
+    "train_moe_maxvio_ratio"};
 
-// The newest values of a job-wide series. Buckets of one step keep no NaN apart from infinities:
-// both come back as NaN, which the detectors treat alike.
-Expected<ValueByStep> read_values(
+// A series as a column of the frames that are put together again.
+std::optional<MetricDescriptor> judged_column(const store::SeriesInfo& info, std::size_t column) {
+  const bool known = std::find(kJudged.begin(), kJudged.end(), info.name) != kJudged.end();
+  if (!known || info.scope != MetricScope::kJob || !info.group.empty() || info.index >= 0) {
+    return std::nullopt;
+  }
+  MetricDescriptor metric;
+  metric.id = static_cast<std::uint32_t>(column);
+  metric.name = info.name;
+  metric.scope = info.scope;
+  metric.layer = info.layer;
+  return metric;
+}
+
+using FrameByStep = std::map<std::int64_t, SampleFrame>;
+
+// The newest values of a series, into their column. Buckets of one step keep no NaN apart from
+// infinities: both come back as NaN, which the detectors treat alike.
+Status read_column(
     store::Query& query,
     const std::string& run_id,
-    const std::vector<store::SeriesInfo>& series,
-    const std::string& name,
-    const History& history) {
-  const auto wanted = std::find_if(series.begin(), series.end(), [&](const auto& info) {
-    return info.name == name && info.scope == MetricScope::kJob && info.group.empty() &&
-           info.layer < 0;
-  });
-  ValueByStep values;
-  if (wanted == series.end()) {
-    return values;
-  }
+    std::int64_t series_id,
+    std::size_t column,
+    const History& history,
+    FrameByStep& frames) {
   const std::int64_t begin = std::max<std::int64_t>(0, history.last_step + 1 - kObservedStepsMax);
   MUSTER_ASSIGN_OR_RETURN(
       const store::SeriesRange range,
       query.range(
           run_id,
-          wanted->series_id,
+          series_id,
           history.generation.value(),
           begin,
           history.last_step + 1,
           static_cast<std::int32_t>(kObservedStepsMax)));
   for (const store::Bucket& bucket : range.buckets) {
-    const bool finite = bucket.nonfinite_count == 0;
-    values.emplace(
-        bucket.step_first,
-        finite ? static_cast<double>(bucket.last) : std::numeric_limits<double>::quiet_NaN());
-  }
-  return values;
-}
-
-Status read_observations(store::Query& query, const std::string& run_id, History& history) {
-  MUSTER_ASSIGN_OR_RETURN(const std::vector<store::SeriesInfo> series, query.series(run_id));
-  const auto read = [&](const char* name) {
-    return read_values(query, run_id, series, name, history);
-  };
-  MUSTER_ASSIGN_OR_RETURN(const ValueByStep loss, read("train_loss_nats"));
-  MUSTER_ASSIGN_OR_RETURN(const ValueByStep norm, read("train_grad_norm"));
-  MUSTER_ASSIGN_OR_RETURN(const ValueByStep skipped, read("train_step_skipped"));
-  for (const auto& [step, value] : loss) {
-    const auto gradient_norm = norm.find(step);
-    if (gradient_norm == norm.end()) {
-      continue;
+    SampleFrame& frame = frames[bucket.step_first];
+    frame.step = bucket.step_first;
+    if (frame.values.size() <= column) {
+      frame.values.resize(column + 1, kNaN);
     }
-    detect::StepObservation observation;
-    observation.step = step;
-    observation.generation = history.generation.value();
-    observation.loss = value;
-    observation.gradient_norm = gradient_norm->second;
-    observation.max_logit = std::numeric_limits<double>::quiet_NaN();
-    const auto skip = skipped.find(step);
-    observation.skipped = skip != skipped.end() && skip->second > 0;
-    history.observations.push_back(observation);
+    frame.values[column] = bucket.nonfinite_count == 0 ? bucket.last : kNaN;
   }
   return {};
 }
 
-Status read_actions(store::Query& query, const std::string& run_id, History& history) {
+Status read_observations(store::Query& query, const std::string& run_id, History& history) {
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<store::SeriesInfo> series, query.series(run_id));
+  MetricSchema schema;
+  FrameByStep frames;
+  bool has_loss = false;
+  bool has_norm = false;
+  for (const store::SeriesInfo& info : series) {
+    const std::size_t column = schema.metrics.size();
+    const std::optional<MetricDescriptor> metric = judged_column(info, column);
+    if (!metric) {
+      continue;
+    }
+    schema.metrics.push_back(*metric);
+    has_loss = has_loss || info.name == kJudged[0];
+    has_norm = has_norm || info.name == kJudged[1];
+    MUSTER_RETURN_IF_ERROR(read_column(query, run_id, info.series_id, column, history, frames));
+  }
+  if (!has_loss || !has_norm) {
+    return {};
+  }
+  const std::size_t columns = schema.metrics.size();
+  const SchemaView view{std::move(schema)};
+  for (auto& [step, frame] : frames) {
+    frame.values.resize(columns, kNaN);
+    if (auto observation = view.observe(history.generation, frame)) {
+      history.observations.push_back(*std::move(observation));
+    }
+  }
+  return {};
+}
+
+Status read_events(store::Query& query, const std::string& run_id, History& history) {
   for (std::int64_t after = 0;;) {
     MUSTER_ASSIGN_OR_RETURN(
         std::vector<store::StoredEvent> page, query.events(run_id, after, kEventsPerPage));
     for (store::StoredEvent& stored : page) {
       after = stored.event_id;
-      if (stored.event.kind == event_kind::kAction) {
-        history.actions.push_back(std::move(stored.event));
+      const bool mode_change = stored.event.kind == kAttentionModeChanged &&
+                               stored.generation == history.generation.value();
+      if (mode_change || stored.event.kind == event_kind::kAction) {
+        history.events.push_back(std::move(stored.event));
       }
     }
     if (page.size() < static_cast<std::size_t>(kEventsPerPage)) {
@@ -103,7 +138,7 @@ Status read(const std::filesystem::path& database, const std::string& run_id, Hi
   history.known = true;
   history.generation = Generation{run->generation};
   history.last_step = run->last_step;
-  MUSTER_RETURN_IF_ERROR(read_actions(*query, run_id, history));
+  MUSTER_RETURN_IF_ERROR(read_events(*query, run_id, history));
   return history.last_step < 0 ? Status{} : read_observations(*query, run_id, history);
 }
 

@@ -17,7 +17,8 @@ struct History {
   Generation generation;
   std::int64_t last_step{-1};
   std::vector<detect::StepObservation> observations;  // Newest generation, ascending; the last few.
-  std::vector<Event> actions;                         // Ascending.
+  // Ascending: actions of all generations, changes of attention modes of the newest.
+  std::vector<Event> events;
 };
 
 // Reads committed data through a connection of its own. An unreadable database gives an empty

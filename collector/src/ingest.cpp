@@ -160,8 +160,11 @@ Status Ingest::add(Session& session, const wire::EventMessage& message) {
   if (!(launcher && message.seq == 0) && !accepts_seq(session, message.seq, 1)) {
     return {};
   }
-  MUSTER_RETURN_IF_ERROR(
-      store_.add_event(session.peer->hello.identity, message.seq, message.event));
+  const Identity& identity = session.peer->hello.identity;
+  MUSTER_RETURN_IF_ERROR(store_.add_event(identity, message.seq, message.event));
+  if (!launcher && identity.rank == Rank{0} && message.seq > session.last_seq) {
+    run_of(identity.run_id).judge.note(identity.generation, message.event);
+  }
   stored(session, message.seq);
   return {};
 }
@@ -224,7 +227,17 @@ Status Ingest::add(IssueRequest& request) {
 Status Ingest::judge(
     const Identity& identity, const SchemaView& view, std::span<const SampleFrame> frames) {
   Run& run = run_of(identity.run_id);
-  if (identity.rank != Rank{0} || identity.generation < run.generation) {
+  if (identity.generation < run.generation) {
+    return {};
+  }
+  for (const SampleFrame& frame : frames) {
+    const detect::WaitRow row{
+        identity.generation.value(), frame.step, identity.rank.value(), view.wait_row(frame)};
+    for (const detect::Finding& finding : run.judge.observe(row)) {
+      MUSTER_RETURN_IF_ERROR(record(identity.run_id, identity.generation, finding));
+    }
+  }
+  if (identity.rank != Rank{0}) {
     return {};
   }
   for (const SampleFrame& frame : frames) {
@@ -292,7 +305,7 @@ Ingest::Run& Ingest::run_of(const std::string& run_id) {
   run.known = history.known;
   run.generation = history.generation;
   run.step = history.last_step;
-  run.judge.replay(history.observations, history.actions);
+  run.judge.replay(history.observations, history.generation, history.events);
   return run;
 }
 

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <muster/collector/policy.h>
+#include <muster/common/ids.h>
 #include <muster/common/telemetry.h>
 #include <muster/detect/detector.h>
 #include <muster/detect/job_detector.h>
+#include <muster/detect/wait_detector.h>
 
 #include <cstdint>
 #include <vector>
@@ -26,17 +28,26 @@ class Judge {
 
   [[nodiscard]] std::vector<detect::Finding> observe(const detect::StepObservation& observation);
 
+  [[nodiscard]] std::vector<detect::Finding> observe(const detect::WaitRow& row);
+
+  // An event that rank 0 sent, once: a change of attention modes is worth knowing, others are not.
+  void note(Generation generation, const Event& event);
+
   [[nodiscard]] Judgement decide(const detect::Finding& finding, std::int64_t wall_unix_ns);
 
   // After a restart of the collector: what was observed and done before it, each in order. Fills
-  // windows, cooldowns and budgets; finds nothing, for that was recorded when it was new.
+  // windows, cooldowns and budgets; finds nothing, for that was recorded when it was new. The wait
+  // matrix starts afresh: a straggler that is still one is found again.
   void replay(
-      const std::vector<detect::StepObservation>& observations, const std::vector<Event>& actions);
+      const std::vector<detect::StepObservation>& observations,
+      Generation generation,
+      const std::vector<Event>& events);
 
  private:
   const Policy* policy_;
   PolicyState policy_state_;
   detect::JobDetector detector_;
+  detect::WaitDetector waits_;
 };
 
 }  // namespace muster::collector

@@ -6,6 +6,7 @@
 #include <muster/detect/detector.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -21,6 +22,9 @@ class SchemaView {
   // Columns of kind kDelta: summed up for /metrics.
   [[nodiscard]] const std::vector<std::uint32_t>& delta_columns() const { return delta_columns_; }
 
+  // The rank's row of the EP wait matrix, [EP ranks]; empty when it sends none.
+  [[nodiscard]] std::vector<double> wait_row(const SampleFrame& frame) const;
+
   // The job's view of the step; nullopt when the schema has neither loss nor gradient norm.
   // `frame` must have a value for every column.
   [[nodiscard]] std::optional<detect::StepObservation> observe(
@@ -33,6 +37,21 @@ class SchemaView {
     int head{-1};
   };
 
+  // Columns of one layer.
+  struct AttentionColumns {
+    std::optional<std::uint32_t> mode;
+    std::optional<std::uint32_t> query_reach;
+    std::optional<std::uint32_t> block_reach;
+  };
+
+  struct ExpertColumns {
+    std::optional<std::uint32_t> rank_imbalance;
+    std::optional<std::uint32_t> maxvio;
+  };
+
+  void add_layer(const MetricDescriptor& metric);
+  void add_wait(const MetricDescriptor& metric);
+
   MetricSchema schema_;
   std::vector<std::uint32_t> delta_columns_;
   std::optional<std::uint32_t> loss_;
@@ -40,6 +59,9 @@ class SchemaView {
   std::optional<std::uint32_t> nonfinite_count_;
   std::optional<std::uint32_t> step_skipped_;
   std::vector<LogitColumn> logits_;
+  std::map<int, AttentionColumns> attention_;        // By layer.
+  std::map<int, ExpertColumns> experts_;             // By layer.
+  std::vector<std::optional<std::uint32_t>> waits_;  // By EP rank.
 };
 
 }  // namespace muster::collector

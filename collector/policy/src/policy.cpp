@@ -39,7 +39,10 @@ Policy default_policy() {
           {{ActionKind::kAlarm}, {ActionKind::kCheckpointNow, 1.0}}),
       rule("clip_logits", "max_logit", {{ActionKind::kArmQkClip, 100.0}}),
       rule("alarm_rank_lost", "rank_lost", {{ActionKind::kAlarm}}),
-      rule("alarm_no_progress", "no_progress", {{ActionKind::kAlarm}})};
+      rule("alarm_no_progress", "no_progress", {{ActionKind::kAlarm}}),
+      rule("record_reach", "attention_reach_low", {{ActionKind::kRecord}}),
+      rule("record_imbalance", "expert_imbalance", {{ActionKind::kRecord}}),
+      rule("record_straggler", "ep_rank_waited_for", {{ActionKind::kRecord}})};
   Rule& guard = policy.rules[2];
   guard.cooldown_steps = 200;
   guard.budget = 20;

@@ -22,7 +22,15 @@ constexpr std::array kKinds{
     ActionKind::kSkipStep,
     ActionKind::kStop};
 constexpr std::array kFindings{
-    "nonfinite", "spike", "spike_persistent", "max_logit", "rank_lost", "no_progress"};
+    "nonfinite",
+    "spike",
+    "spike_persistent",
+    "max_logit",
+    "rank_lost",
+    "no_progress",
+    "attention_reach_low",
+    "expert_imbalance",
+    "ep_rank_waited_for"};
 
 // A mistake in the file, on its way to parse_policy.
 struct Mistake {
@@ -181,14 +189,63 @@ Rule read_rule(const YAML::Node& map, double max_logit_threshold) {
   return rule;
 }
 
+// A number greater than 0 in place of the default, where the map has the key.
+void read_number(const YAML::Node& map, const char* key, double& number) {
+  if (map[key]) {
+    number = read_positive(map[key], key);
+  }
+}
+
+// A share in (0, 1].
+void read_share(const YAML::Node& map, const char* key, double& share) {
+  read_number(map, key, share);
+  if (share > 1) {
+    refuse(map[key], key, "is a share and must not be greater than 1");
+  }
+}
+
+void read_steps(const YAML::Node& map, int& steps) {
+  if (!map["steps"]) {
+    return;
+  }
+  steps = read<int>(map["steps"], "steps", "a whole number");
+  if (steps < 1) {
+    refuse(map["steps"], "steps", "must be 1 or more");
+  }
+}
+
+void read_detectors(const YAML::Node& map, Policy& policy) {
+  require_keys(map, "detectors", {"attention_reach_low", "expert_imbalance", "ep_rank_waited_for"});
+  if (const YAML::Node reach = map["attention_reach_low"]) {
+    require_keys(reach, "attention_reach_low", {"block_reach", "query_reach", "steps"});
+    read_share(reach, "block_reach", policy.reach.block_reach);
+    read_share(reach, "query_reach", policy.reach.query_reach);
+    read_steps(reach, policy.reach.steps);
+  }
+  if (const YAML::Node imbalance = map["expert_imbalance"]) {
+    require_keys(imbalance, "expert_imbalance", {"z", "maxvio_z", "steps"});
+    read_number(imbalance, "z", policy.expert_imbalance.z);
+    read_number(imbalance, "maxvio_z", policy.expert_imbalance.maxvio_z);
+    read_steps(imbalance, policy.expert_imbalance.steps);
+  }
+  if (const YAML::Node wait = map["ep_rank_waited_for"]) {
+    require_keys(wait, "ep_rank_waited_for", {"mads", "steps"});
+    read_number(wait, "mads", policy.wait.mads);
+    read_steps(wait, policy.wait.steps);
+  }
+}
+
 Policy read_policy(const YAML::Node& root) {
-  require_keys(root, "policy", {"version", "max_logit_threshold", "rules"});
+  require_keys(root, "policy", {"version", "max_logit_threshold", "detectors", "rules"});
   if (!root["version"] || read<int>(root["version"], "version", "the number 1") != 1) {
     refuse(root["version"] ? root["version"] : root, "version", "must be 1");
   }
   Policy policy;
   if (root["max_logit_threshold"]) {
     policy.max_logit_threshold = read_positive(root["max_logit_threshold"], "max_logit_threshold");
+  }
+  if (root["detectors"]) {
+    read_detectors(root["detectors"], policy);
   }
   if (!root["rules"] || !root["rules"].IsSequence()) {
     refuse(root["rules"] ? root["rules"] : root, "rules", "must be a list of rules");

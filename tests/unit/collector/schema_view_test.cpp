@@ -64,5 +64,40 @@ TEST(SchemaView, HasNothingToJudgeWithoutLossAndNorm) {
   EXPECT_FALSE(view.observe(Generation{1}, {1, 0, 0, {9.0F}}).has_value());
 }
 
+TEST(SchemaView, GathersLayersInOrderAndLeavesWhatIsMissingUnknown) {
+  constexpr auto kJob = MetricScope::kJob;
+  constexpr auto kInstant = MetricKind::kInstant;
+  const SchemaView view{{{
+      {0, "train_loss_nats", "nats", kInstant, kJob, -1, -1, ""},
+      {1, "train_attn_block_reach", "ratio", kInstant, kJob, 7, -1, ""},
+      {2, "train_attn_mode", "1", kInstant, kJob, 7, -1, ""},
+      {3, "train_attn_mode", "1", kInstant, kJob, 2, -1, ""},
+      {4, "train_ep_rank_imbalance_ratio", "ratio", kInstant, kJob, 3, -1, ""},
+  }}};
+  const auto seen = view.observe(Generation{1}, {1, 0, 0, {2.0F, 0.25F, 1.0F, 0.0F, 1.5F}});
+  ASSERT_TRUE(seen.has_value());
+  ASSERT_EQ(seen->attention.size(), 2U);
+  EXPECT_EQ(seen->attention[0].layer, 2);
+  EXPECT_EQ(seen->attention[0].mode, 0.0);
+  EXPECT_TRUE(std::isnan(seen->attention[0].block_reach));
+  EXPECT_EQ(seen->attention[1].layer, 7);
+  EXPECT_EQ(seen->attention[1].block_reach, 0.25);
+  ASSERT_EQ(seen->experts.size(), 1U);
+  EXPECT_EQ(seen->experts[0].rank_imbalance, 1.5);
+  EXPECT_TRUE(std::isnan(seen->experts[0].maxvio));
+}
+
+TEST(SchemaView, ReadsTheRanksRowOfTheWaitMatrix) {
+  constexpr auto kRank = MetricScope::kRank;
+  constexpr auto kInstant = MetricKind::kInstant;
+  const SchemaView view{{{
+      {0, "train_ep_wait_seconds", "seconds", kInstant, kRank, -1, 2, ""},
+      {1, "train_ep_wait_seconds", "seconds", kInstant, kRank, -1, 1, ""},
+      {2, "train_ep_wait_seconds", "seconds", kInstant, kRank, -1, 2'000'000'000, ""},
+  }}};
+  EXPECT_EQ(view.wait_row({1, 0, 0, {0.5F, 0.25F, 9.0F}}), (std::vector<double>{0, 0.25, 0.5}));
+  EXPECT_TRUE(SchemaView{job_schema()}.wait_row(job_frame(1, {})).empty());
+}
+
 }  // namespace
 }  // namespace muster::collector

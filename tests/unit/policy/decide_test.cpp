@@ -38,6 +38,16 @@ TEST(Policy, NonfiniteIsOnlyRecorded) {
   EXPECT_FALSE(to_command(planned[0]).has_value());
 }
 
+TEST(Policy, FindingsAboutReachAndExpertsOnlyNotify) {
+  for (const char* rule : {"attention_reach_low", "expert_imbalance", "ep_rank_waited_for"}) {
+    PolicyState state;
+    const auto planned = decide(default_policy(), finding_at(5, rule), state);
+    ASSERT_EQ(planned.size(), 1U) << rule;
+    EXPECT_EQ(planned[0].action.kind, ActionKind::kRecord) << rule;
+    EXPECT_FALSE(to_command(planned[0]).has_value()) << rule;
+  }
+}
+
 TEST(Policy, PersistentSpikeAlarmsAndPinsACheckpoint) {
   PolicyState state;
   const auto planned = decide(default_policy(), finding_at(500), state);

@@ -58,6 +58,32 @@ TEST(PolicyFile, ClipWithoutTauTakesTheThreshold) {
   EXPECT_EQ(policy.value().rules[0].actions[0].argument, 50.0);
 }
 
+TEST(PolicyFile, DetectorsKeepWhatTheFileLeavesOut) {
+  const auto policy = parse_policy(
+      "version: 1\ndetectors:\n  attention_reach_low: {block_reach: 0.3}\n"
+      "  ep_rank_waited_for: {mads: 4, steps: 10}\nrules: []\n",
+      "p.yaml");
+  ASSERT_TRUE(policy.ok()) << policy.status().to_string();
+  EXPECT_EQ(policy.value().reach.block_reach, 0.3);
+  EXPECT_EQ(policy.value().reach.query_reach, default_policy().reach.query_reach);
+  EXPECT_EQ(policy.value().reach.steps, 32);
+  EXPECT_EQ(policy.value().wait.mads, 4.0);
+  EXPECT_EQ(policy.value().wait.steps, 10);
+  EXPECT_EQ(policy.value().expert_imbalance, default_policy().expert_imbalance);
+}
+
+TEST(PolicyFile, DetectorsThatMakeNoSenseAreNamedWithTheirLine) {
+  const auto error = [](const std::string& detectors) {
+    return error_of("version: 1\ndetectors:\n  " + detectors + "\nrules: []\n");
+  };
+  EXPECT_TRUE(error("spike: {z: 4}").starts_with("p.yaml:3: spike: "));
+  EXPECT_TRUE(error("attention_reach_low: {share: 1}").starts_with("p.yaml:3: share: "));
+  EXPECT_TRUE(
+      error("attention_reach_low: {query_reach: 1.5}").starts_with("p.yaml:3: query_reach: "));
+  EXPECT_TRUE(error("expert_imbalance: {steps: 0}").starts_with("p.yaml:3: steps: "));
+  EXPECT_TRUE(error("ep_rank_waited_for: {mads: -1}").starts_with("p.yaml:3: mads: "));
+}
+
 TEST(PolicyFile, UnknownKeyIsNamedWithItsLine) {
   const std::string error =
       error_of(kHead + "  - name: a\n    finding: spike\n    cooldown: 5\n    actions: [alarm]\n");

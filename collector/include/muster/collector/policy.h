@@ -9,6 +9,9 @@
 #include <muster/common/expected.h>
 #include <muster/common/telemetry.h>
 #include <muster/detect/detector.h>
+#include <muster/detect/expert_imbalance_detector.h>
+#include <muster/detect/reach_detector.h>
+#include <muster/detect/wait_detector.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -55,6 +58,10 @@ struct Rule {
 
 struct Policy {
   double max_logit_threshold{100.0};  // tau of the "max_logit" finding.
+  // Of the "attention_reach_low", "expert_imbalance" and "ep_rank_waited_for" findings.
+  detect::ReachOptions reach;
+  detect::ExpertImbalanceOptions expert_imbalance;
+  detect::WaitOptions wait;
   std::vector<Rule> rules;
 
   friend bool operator==(const Policy&, const Policy&) = default;
