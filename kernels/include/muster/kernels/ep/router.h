@@ -1,11 +1,12 @@
 // Routers of mixture-of-experts layers and the losses that balance them.
 //
 // Shapes: logits [tokens, experts]; choices and gates [tokens, top_k]. All losses are means over
-// what they say, in nats where logarithms are taken; their gradients are added to dlogits times
-// `scale`. fp32 and fp64 (gradient tests). Sources: Switch (arXiv 2101.03961), ST-MoE (2202.08906),
+// what they say, in nats where logarithms are taken; they are returned as they are, and their
+// gradients times `scale` are added to dlogits (empty: not wanted). A token whose sigmoids have all
+// underflowed has no probabilities and counts nothing. fp32 and fp64 (gradient tests). Sources: Switch (arXiv 2101.03961), ST-MoE (2202.08906),
 // aux-loss-free balancing (2408.15664), DeepSeek-V3 (2412.19437).
 // Thread-safety: functions of their arguments. NaN logits give NaN gates and still distinct experts
-// in range.
+// in range. Sizes that contradict the options, and options that check() refuses, end the program.
 #pragma once
 
 #include <muster/common/status.h>
@@ -25,6 +26,7 @@ struct RouterOptions {
   double gate_scale{1.0};  // DeepSeek-V3: routed scaling factor
 };
 
+// kInvalidArgument with the numbers.
 [[nodiscard]] Status check(const RouterOptions& options);
 
 // scores [tokens, experts]; the top_k by scores + bias (ties: lower id), bias [experts] or empty;
@@ -66,7 +68,8 @@ template <typename T>
     std::span<T> dlogits);
 
 // DeepSeek-V3, per sequence of `sequence` tokens, mean over sequences: sum_e f_e P_e with
-// f_e = experts / (top_k * sequence) * count_e, P_e the mean of normalised scores.
+// f_e = experts / (top_k * sequence) * count_e, P_e the mean of normalised scores. The tokens must
+// be whole sequences.
 template <typename T>
 [[nodiscard]] double sequence_loss(
     const RouterOptions& options,
