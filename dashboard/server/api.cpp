@@ -80,7 +80,8 @@ void add_security_headers(HttpResponse& response) {
   response.headers.emplace_back(
       "Content-Security-Policy",
       "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-      "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+      "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors "
+      "'none'");
   response.headers.emplace_back("X-Content-Type-Options", "nosniff");
   response.headers.emplace_back("Referrer-Policy", "no-referrer");
 }
@@ -188,6 +189,9 @@ HttpResponse Api::read_run(
   if (leaf == "range") {
     return answer(range(run_id, url), "application/octet-stream");
   }
+  if (leaf == "step") {
+    return answer(step(run_id, url));
+  }
   if (leaf == "events") {
     return answer(events(run_id, url));
   }
@@ -261,6 +265,25 @@ Expected<std::string> Api::range(const std::string& run_id, const Url& url) {
     }
   }
   return encode_ranges(ranges);
+}
+
+Expected<std::string> Api::step(const std::string& run_id, const Url& url) {
+  const QueryParameters parameters{url.query};
+  const auto metric = url.query.find("metric");
+  if (metric == url.query.end() || metric->second.empty()) {
+    return invalid_argument(
+        "parameter \"metric\" is missing; expected a name of /series such as "
+        "metric=train_moe_expert_tokens");
+  }
+  MUSTER_ASSIGN_OR_RETURN(const std::int64_t step, parameters.integer("step", -1, -1, kStepMax));
+  MUSTER_ASSIGN_OR_RETURN(
+      const std::int64_t generation, parameters.integer("generation", -1, -1, kStepMax));
+  MUSTER_ASSIGN_OR_RETURN(store::Query * query, queries_.get());
+  MUSTER_ASSIGN_OR_RETURN(const store::RunInfo run, query->run(run_id));
+  MUSTER_ASSIGN_OR_RETURN(
+      const store::StepValues values,
+      query->at_step(run_id, metric->second, generation < 0 ? run.generation : generation, step));
+  return step_json(metric->second, values);
 }
 
 HttpResponse Api::live(const HttpRequest& request, const std::string& run_id, const Url& url) {

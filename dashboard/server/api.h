@@ -36,6 +36,7 @@ class Api {
   [[nodiscard]] Expected<std::string> runs();
   [[nodiscard]] Expected<std::string> events(const std::string& run_id, const Url& url);
   [[nodiscard]] Expected<std::string> range(const std::string& run_id, const Url& url);
+  [[nodiscard]] Expected<std::string> step(const std::string& run_id, const Url& url);
   [[nodiscard]] HttpResponse live(
       const HttpRequest& request, const std::string& run_id, const Url& url);
   [[nodiscard]] HttpResponse command(const HttpRequest& request, const std::string& run_id);

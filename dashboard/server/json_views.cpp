@@ -170,6 +170,33 @@ std::string series_json(const std::vector<store::SeriesInfo>& series) {
   return text({{"series", list(series)}});
 }
 
+std::string step_json(const std::string& metric, const store::StepValues& values) {
+  json ranks = json::array();
+  json layers = json::array();
+  json indices = json::array();
+  json groups = json::array();
+  json numbers = json::array();
+  for (const store::StepValue& value : values.values) {
+    ranks.push_back(value.rank);
+    layers.push_back(value.layer);
+    indices.push_back(value.index);
+    groups.push_back(value.group);
+    numbers.push_back(value.present ? number(static_cast<double>(value.value)) : json(nullptr));
+  }
+  return text(
+      {{"metric", metric},
+       {"unit", values.unit},
+       {"generation", values.generation},
+       {"step", values.step},
+       {"step_first", values.step_first},
+       {"step_last", values.step_last},
+       {"rank", std::move(ranks)},
+       {"layer", std::move(layers)},
+       {"index", std::move(indices)},
+       {"group", std::move(groups)},
+       {"value", std::move(numbers)}});
+}
+
 std::string events_json(const std::vector<store::StoredEvent>& events) {
   return text({{"events", list(events)}});
 }

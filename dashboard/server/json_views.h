@@ -27,6 +27,8 @@ enum class CommandAccess { kOff, kOpen, kToken };
     CommandAccess access,
     std::int64_t now_unix_ns);
 [[nodiscard]] std::string series_json(const std::vector<store::SeriesInfo>& series);
+// Columns instead of objects: a matrix has thousands of values. Null: no sample of this step.
+[[nodiscard]] std::string step_json(const std::string& metric, const store::StepValues& values);
 [[nodiscard]] std::string events_json(const std::vector<store::StoredEvent>& events);
 [[nodiscard]] std::string ranks_json(const std::vector<store::RankStatus>& ranks);
 [[nodiscard]] std::string commands_json(const std::vector<store::CommandStatus>& commands);

@@ -5,6 +5,7 @@
 #include "src/known_metrics.h"
 #include "src/migrations.h"
 #include "src/range_reader.h"
+#include "src/step_reader.h"
 
 #include <muster/store/query.h>
 
@@ -70,7 +71,7 @@ RunInfo read_run(StatementUse& row) {
 class SqliteQuery final : public Query {
  public:
   explicit SqliteQuery(Connection connection)
-      : connection_(std::move(connection)), ranges_(connection_) {}
+      : connection_(std::move(connection)), ranges_(connection_), steps_(connection_) {}
 
   [[nodiscard]] Expected<std::vector<RunInfo>> runs() override;
   [[nodiscard]] Expected<RunInfo> run(const std::string& run_id) override;
@@ -84,6 +85,11 @@ class SqliteQuery final : public Query {
       std::int64_t step_begin,
       std::int64_t step_end,
       std::int32_t buckets_max) override;
+  [[nodiscard]] Expected<StepValues> at_step(
+      const std::string& run_id,
+      const std::string& metric,
+      std::int64_t generation,
+      std::int64_t step) override;
   [[nodiscard]] Expected<std::vector<StoredEvent>> events(
       const std::string& run_id, std::int64_t after_event_id, std::int32_t limit) override;
   [[nodiscard]] Expected<std::vector<RankStatus>> ranks(const std::string& run_id) override;
@@ -99,6 +105,7 @@ class SqliteQuery final : public Query {
 
   Connection connection_;
   RangeReader ranges_;
+  StepReader steps_;
 };
 
 Expected<std::vector<RunInfo>> SqliteQuery::runs() {
@@ -192,6 +199,16 @@ Expected<SeriesRange> SqliteQuery::range(
     std::int32_t buckets_max) {
   MUSTER_ASSIGN_OR_RETURN(const Snapshot snapshot, Snapshot::take(connection_));
   return ranges_.read(run_id, series_id, generation, step_begin, step_end, buckets_max);
+}
+
+Expected<StepValues> SqliteQuery::at_step(
+    const std::string& run_id,
+    const std::string& metric,
+    std::int64_t generation,
+    std::int64_t step) {
+  MUSTER_ASSIGN_OR_RETURN(const Snapshot snapshot, Snapshot::take(connection_));
+  MUSTER_ASSIGN_OR_RETURN(const std::int64_t run, find_run(run_id));
+  return steps_.read(run, metric, generation, step);
 }
 
 Expected<std::vector<StoredEvent>> SqliteQuery::events(

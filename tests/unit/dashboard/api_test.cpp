@@ -108,6 +108,42 @@ TEST_F(ApiTest, MeansTheNewestGenerationWhenNoneIsNamed) {
   EXPECT_EQ(fake_.range_calls[0].end, -1);
 }
 
+TEST_F(ApiTest, ShowsAMetricAtAStepOfTheNewestGeneration) {
+  EXPECT_EQ(ask("/api/runs/night/step?metric=train_moe_expert_tokens").status, 200);
+  ASSERT_EQ(fake_.step_calls.size(), 1U);
+  EXPECT_EQ(fake_.step_calls[0].metric, "train_moe_expert_tokens");
+  EXPECT_EQ(fake_.step_calls[0].generation, 2);
+  EXPECT_EQ(fake_.step_calls[0].step, -1);
+}
+
+TEST_F(ApiTest, ShowsAMetricAtTheStepAndGenerationAskedFor) {
+  fake_.step_values.step = 17;
+  fake_.step_values.unit = "tokens";
+  fake_.step_values.values = {{7, -1, 0, 3, "", 12.5F, true}};
+  const HttpResponse response = ask("/api/runs/night/step?metric=m&step=17&generation=1");
+  EXPECT_EQ(response.status, 200);
+  EXPECT_EQ(response.content_type, "application/json");
+  EXPECT_EQ(fake_.step_calls.at(0).generation, 1);
+  EXPECT_EQ(fake_.step_calls.at(0).step, 17);
+  EXPECT_NE(response.body.find("\"value\":[12.5]"), std::string::npos) << response.body;
+}
+
+TEST_F(ApiTest, RefusesBadStepsAndSaysWhy) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "metric"},
+      {"metric=", "metric"},
+      {"metric=m&step=x", "step"},
+      {"metric=m&step=-2", "step"},
+      {"metric=m&generation=1e3", "generation"}};
+  for (const auto& [query, name] : cases) {
+    const HttpResponse response = ask(std::string("/api/runs/night/step?") + query);
+    EXPECT_EQ(response.status, 400) << query;
+    EXPECT_NE(response.body.find(name), std::string::npos) << response.body;
+  }
+  EXPECT_TRUE(fake_.step_calls.empty());
+  EXPECT_EQ(ask("/api/runs/day/step?metric=m").status, 404);
+}
+
 TEST_F(ApiTest, RefusesBadRangesAndSaysWhy) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "series"},

@@ -31,6 +31,15 @@ struct FakeStore {
   };
 
   std::vector<RangeCall> range_calls;
+
+  struct StepCall {
+    std::string metric;
+    std::int64_t generation{0};
+    std::int64_t step{0};
+  };
+
+  std::vector<StepCall> step_calls;
+  store::StepValues step_values;
 };
 
 // One run "night" of two ranks, generation 2, at step 40.
@@ -86,6 +95,15 @@ class FakeQuery final : public store::Query {
     range.step_end = step_end;
     range.buckets.push_back({step_begin, step_begin, 1.0F, 2.0F, 1.5F, 2, 1});
     return range;
+  }
+
+  Expected<store::StepValues> at_step(
+      const std::string& /*run_id*/,
+      const std::string& metric,
+      std::int64_t generation,
+      std::int64_t step) override {
+    fake_->step_calls.push_back({metric, generation, step});
+    return fake_->step_values;
   }
 
   Expected<std::vector<store::StoredEvent>> events(

@@ -21,6 +21,23 @@ TEST(JsonViews, WritesNonFiniteNumbersAsNames) {
   EXPECT_TRUE(contains(text, R"("b":"-Infinity")")) << text;
 }
 
+TEST(JsonViews, WritesAStepAsColumnsAndWhatIsMissingAsNull) {
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  store::StepValues values;
+  values.generation = 2;
+  values.step = 9;
+  values.step_first = 3;
+  values.step_last = 11;
+  values.unit = "tokens";
+  values.values = {
+      {1, -1, 0, 0, "", 4.0F, true}, {2, -1, 0, 1, "g", 0.0F, false}, {3, 5, 1, 0, "", kNaN, true}};
+  EXPECT_EQ(
+      step_json("m", values),
+      R"({"generation":2,"group":["","g",""],"index":[0,1,0],"layer":[0,0,1],"metric":"m",)"
+      R"("rank":[-1,-1,5],"step":9,"step_first":3,"step_last":11,"unit":"tokens",)"
+      R"("value":[4.0,null,"NaN"]})");
+}
+
 TEST(JsonViews, RepairsTextThatIsNotUtf8) {
   store::StoredEvent stored;
   stored.event.reason = "bad \xff byte";

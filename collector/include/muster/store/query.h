@@ -7,6 +7,7 @@
 #include <muster/common/expected.h>
 #include <muster/common/telemetry.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -63,6 +64,29 @@ struct SeriesRange {
   std::int64_t step_end{0};      // exclusive
   std::int64_t bucket_steps{1};  // every bucket covers this many steps, anchored at step 0
   std::vector<Bucket> buckets;   // ascending; empty steps have no bucket
+};
+
+// One series at one step.
+struct StepValue {
+  std::int64_t series_id{0};
+  std::int32_t rank{-1};  // as in SeriesInfo
+  std::int32_t layer{-1};
+  std::int32_t index{-1};
+  std::string group;
+  float value{0};
+  bool present{false};  // There is a sample of this step.
+};
+
+inline constexpr std::size_t kStepValuesMax = 65'536;
+
+// All series of a metric at one step: what a matrix of layers x experts or ranks x peers shows.
+struct StepValues {
+  std::int64_t generation{0};
+  std::int64_t step{-1};        // -1: nothing was sent in the generation
+  std::int64_t step_first{-1};  // of the generation: the first that some sender has
+  std::int64_t step_last{-1};   // and the last that all of them have
+  std::string unit;
+  std::vector<StepValue> values;  // ascending by rank, layer, index and group
 };
 
 struct StoredEvent {
@@ -132,6 +156,15 @@ class Query {
       std::int64_t step_begin,
       std::int64_t step_end,
       std::int32_t buckets_max) = 0;
+
+  // Every series named `metric` at `step`; `step` < 0: the newest that all its senders have. No
+  // values when the run has no such series. kNotFound for an unknown run, kResourceExhausted for
+  // more than kStepValuesMax series.
+  [[nodiscard]] virtual Expected<StepValues> at_step(
+      const std::string& run_id,
+      const std::string& metric,
+      std::int64_t generation,
+      std::int64_t step) = 0;
 
   // Events with id > `after_event_id`, ascending, at most `limit`.
   [[nodiscard]] virtual Expected<std::vector<StoredEvent>> events(
