@@ -45,6 +45,8 @@ Status Runtime::restore_here(TrainerState& trainer) {
         ", this launch is generation " + std::to_string(identity.generation.value()) +
         ": a newer launch owns this run");
   }
+  MUSTER_RETURN_IF_ERROR(adopt_attention(
+      pieces->values(identity.rank.value() % pieces->world_size()), pieces->step().value()));
   MUSTER_ASSIGN_OR_RETURN(
       const RestoredState restored,
       distribute_state(
@@ -56,6 +58,33 @@ Status Runtime::restore_here(TrainerState& trainer) {
   if (parts_.telemetry != nullptr) {
     parts_.telemetry->restored(restored.known_epoch, state_.last_applied_command);
   }
+  return {};
+}
+
+checkpoint::RankState Runtime::collect(const TrainerState& trainer) {
+  const std::int64_t epoch = parts_.telemetry == nullptr ? 0 : parts_.telemetry->known_epoch();
+  return collect_state(
+      parts_.optimizer, state_, {parts_.model.attention_schedule, modes_}, trainer, epoch);
+}
+
+// A model without a schedule has full attention. Compared from the step that comes next: what the
+// schedules say of steps that have run is past.
+Status Runtime::adopt_attention(const TextValues& values, std::int64_t step) {
+  MUSTER_ASSIGN_OR_RETURN(AttentionState saved, read_attention(values));
+  const std::size_t layers = layout_.heads.size();
+  const auto change = schedule_change(
+      saved.schedule, parts_.model.attention_schedule, static_cast<std::int64_t>(layers), step);
+  if (change && !parts_.options.allow_attention_change) {
+    return failed_precondition(
+        change->describe() +
+        ": start with the schedule it was saved with, or set MUSTER_ALLOW_ATTENTION_CHANGE=1 "
+        "(AgentOptions::allow_attention_change) to go on under this one");
+  }
+  if (change) {
+    schedule_change_ = schedule_event(step, *change);
+  }
+  saved.modes.resize(layers);
+  told_modes_ = std::move(saved.modes);
   return {};
 }
 
@@ -139,10 +168,7 @@ Expected<bool> Runtime::settle_once(bool expired) {
   if (verdict.ending == Ending::kAbort) {
     return failed_precondition(verdict.reason);
   }
-  parts_.saver->carry_out(verdict, state_.step, [this] {
-    const std::int64_t epoch = parts_.telemetry == nullptr ? 0 : parts_.telemetry->known_epoch();
-    return collect_state(parts_.optimizer, state_, last_trainer_, epoch);
-  });
+  parts_.saver->carry_out(verdict, state_.step, [this] { return collect(last_trainer_); });
   tell_save_outcomes();
   return verdict.commit_checkpoint + verdict.abandon_checkpoint + verdict.begin_checkpoint != 0;
 }

@@ -1,5 +1,4 @@
 // Building an agent: checks the settings against the world, opens the writer and the uplink.
-#include "src/attention_change.h"
 #include "src/runtime.h"
 #include "src/shared_state_text.h"
 
@@ -13,18 +12,6 @@
 namespace muster::agent {
 namespace {
 
-// Empty when no layer is ever under block attention.
-std::vector<int> moba_heads_of(const ModelInfo& model) {
-  std::vector<int> heads;
-  const auto layers = static_cast<std::int64_t>(model.attention.size());
-  for (std::int64_t layer = 0; layer < layers && model.attention_schedule; ++layer) {
-    const bool some = uses_moba(*model.attention_schedule, layer, layers);
-    heads.push_back(some ? model.attention[static_cast<std::size_t>(layer)].heads : 0);
-  }
-  const bool any = std::any_of(heads.begin(), heads.end(), [](int count) { return count > 0; });
-  return any ? heads : std::vector<int>{};
-}
-
 LaneLayout layout_of(const ModelInfo& model, std::size_t groups) {
   LaneLayout layout;
   layout.groups = groups;
@@ -32,7 +19,9 @@ LaneLayout layout_of(const ModelInfo& model, std::size_t groups) {
     layout.heads.push_back(layer.heads);
   }
   layout.experts = model.experts_per_layer;
-  layout.moba_heads = moba_heads_of(model);
+  LayerColumns columns = layer_columns(model);
+  layout.moba_heads = std::move(columns.moba_heads);
+  layout.ep_layers = columns.ep_layers;
   return layout;
 }
 
@@ -58,6 +47,11 @@ Status check_model(const ModelInfo& model) {
     if (experts <= 0) {
       return invalid_argument("an MoE layer needs at least one expert");
     }
+  }
+  if (model.expert_ranks < 0 || model.expert_ranks > kernels::kEpEventRanksMax) {
+    return invalid_argument(
+        "expert_ranks is " + std::to_string(model.expert_ranks) + ": use 0 to " +
+        std::to_string(kernels::kEpEventRanksMax));
   }
   return model.attention_schedule
              ? model.attention_schedule->validate(static_cast<std::int64_t>(model.attention.size()))
@@ -176,6 +170,8 @@ Runtime::Runtime(Parts parts)
     lanes.norm_bound.resize(static_cast<std::size_t>(heads));
     lanes.clear();
   }
+  local_.ep.resize(layout_.ep_layers);
+  ep_times_.waits.resize(static_cast<std::size_t>(parts_.model.expert_ranks));
   sum_.resize(layout_.sum_size());
   max_.resize(layout_.max_size());
   stopwatch_.restart(parts_.clock.now());
@@ -197,7 +193,9 @@ Status Runtime::check_equal_settings() {
         decide_options_.checkpoints_enabled ? 1.0 : 0.0,
         static_cast<double>(parts_.options.digest_interval),
         parts_.options.qk_clip_threshold,
-        state_.guard.loss_scale}) {
+        state_.guard.loss_scale,
+        static_cast<double>(parts_.model.expert_ranks),
+        parts_.options.allow_attention_change ? 1.0 : 0.0}) {
     settings += exact_text(value) + ' ';
   }
   for (const optimizer::AttentionLayer& layer : parts_.model.attention) {
@@ -206,6 +204,9 @@ Status Runtime::check_equal_settings() {
   for (const int experts : layout_.experts) {
     settings += std::to_string(experts) + ' ';
   }
+  if (parts_.model.attention_schedule) {
+    settings += parts_.model.attention_schedule->to_string();
+  }
   const auto digest = static_cast<double>(hash64(std::as_bytes(std::span{settings})) >> 12U);
   std::array<double, 2> range{digest, -digest};
   MUSTER_RETURN_IF_ERROR(
@@ -213,9 +214,9 @@ Status Runtime::check_equal_settings() {
           .context("joining"));
   if (range[0] != -range[1]) {
     return invalid_argument(
-        "ranks were started with different settings: attention and MoE layers, clip_norm, "
-        "checkpoint_interval, checkpoint folder, total_steps, digest_interval and "
-        "qk_clip_threshold must be equal on all ranks");
+        "ranks were started with different settings: attention and MoE layers, attention_schedule, "
+        "allow_attention_change, expert_ranks, clip_norm, checkpoint_interval, checkpoint folder, "
+        "total_steps, digest_interval and qk_clip_threshold must be equal on all ranks");
   }
   return {};
 }

@@ -1,4 +1,6 @@
 // Lanes of the verdict: where each value lies in the two vectors, and how it survives reduction.
+#include "src/layer_lanes.h"
+
 #include <muster/agent/verdict.h>
 #include <muster/common/check.h>
 #include <muster/common/hash.h>
@@ -16,78 +18,14 @@ constexpr std::size_t kSumScalars = 3;
 constexpr std::size_t kSumPerGroup = 19;
 constexpr std::size_t kMaxScalars = 15;
 constexpr std::size_t kMaxPerGroup = 6;
-constexpr double kAbsent = -std::numeric_limits<double>::infinity();
+
+using LaneRows = std::vector<std::vector<double>>;
 
 std::size_t total(const std::vector<int>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0}, [](std::size_t sum, int n) {
     return sum + static_cast<std::size_t>(n);
   });
 }
-
-double as_lane(std::int64_t value) {
-  return static_cast<double>(value);
-}
-
-double as_lane(std::uint64_t value) {
-  return static_cast<double>(value);
-}
-
-double as_lane(bool value) {
-  return value ? 1.0 : 0.0;
-}
-
-// Appends values to a vector of lanes; what is not finite is left out and flagged.
-class LaneWriter {
- public:
-  explicit LaneWriter(std::span<double> lanes) : lanes_(lanes) {}
-
-  void raw(double value) { lanes_[next_++] = value; }
-
-  void finite(double value) {
-    nonfinite_ = nonfinite_ || !std::isfinite(value);
-    raw(std::isfinite(value) ? value : 0.0);
-  }
-
-  // What is not finite is left out without a flag: see LocalLanes::update.
-  void lenient(double value) { raw(std::isfinite(value) ? value : 0.0); }
-
-  // Minimum and maximum of an integer through one MAX reduction.
-  template <typename T>
-  void range(T value) {
-    raw(as_lane(value));
-    raw(-as_lane(value));
-  }
-
-  [[nodiscard]] bool nonfinite() const { return nonfinite_; }
-
-  [[nodiscard]] std::size_t position() const { return next_; }
-
- private:
-  std::span<double> lanes_;
-  std::size_t next_{0};
-  bool nonfinite_{false};
-};
-
-class LaneReader {
- public:
-  explicit LaneReader(std::span<const double> lanes) : lanes_(lanes) {}
-
-  double next() { return lanes_[next_++]; }
-
-  bool flag() { return next() > 0.0; }
-
-  std::int64_t integer() { return static_cast<std::int64_t>(next()); }
-
-  std::int64_t minimum() { return static_cast<std::int64_t>(-next()); }
-
-  std::uint64_t count() { return static_cast<std::uint64_t>(next()); }
-
-  std::uint64_t count_minimum() { return static_cast<std::uint64_t>(-next()); }
-
- private:
-  std::span<const double> lanes_;
-  std::size_t next_{0};
-};
 
 void encode_quotient_sums(const optimizer::GroupUpdateStatistics& update, LaneWriter& out) {
   out.lenient(update.gradient_squared_sum);
@@ -135,6 +73,7 @@ void encode_sums(const LaneLayout& layout, const LocalLanes& lanes, LaneWriter& 
       out.finite(lanes.expert_counts.empty() ? 0.0 : lanes.expert_counts[layer][e]);
     }
   }
+  encode_layer_sums(layout, lanes, out);
 }
 
 // True when a logit of this rank is NaN or +infinity (-infinity means that no pair was visible).
@@ -164,36 +103,17 @@ void check_shapes(const LaneLayout& layout, const LocalLanes& lanes) {
   MUSTER_CHECK(fits(lanes.max_logits.size(), layout.heads.size()), "one row of logits per layer");
   MUSTER_CHECK(
       fits(lanes.expert_counts.size(), layout.experts.size()), "one row of counts per MoE layer");
+  check_layer_shapes(layout, lanes);
 }
 
 }  // namespace
 
-void MobaLanes::clear() {
-  std::fill(gate_bound.begin(), gate_bound.end(), kAbsent);
-  std::fill(norm_bound.begin(), norm_bound.end(), kAbsent);
-  block_max_over_mean = kAbsent;
-  bin_counts.fill(0);
-  for (double* field :
-       {&blocks,
-        &nonfinite_rows,
-        &sink_share_sum,
-        &sink_share_count,
-        &gate_margin_sum,
-        &gate_margin_count,
-        &queries_reached,
-        &queries,
-        &blocks_reached,
-        &reachable_blocks}) {
-    *field = 0;
-  }
-}
-
 std::size_t LaneLayout::sum_size() const {
-  return kSumScalars + groups * kSumPerGroup + total(experts);
+  return kSumScalars + groups * kSumPerGroup + total(experts) + layer_sum_size(*this);
 }
 
 std::size_t LaneLayout::max_size() const {
-  return kMaxScalars + groups * kMaxPerGroup + total(heads);
+  return kMaxScalars + groups * kMaxPerGroup + total(heads) + layer_max_size(*this);
 }
 
 std::uint64_t command_digest(
@@ -239,7 +159,8 @@ void encode(
     const auto update = lanes.update.empty() ? optimizer::GroupUpdateStatistics{} : lanes.update[g];
     encode_maxima(update, out);
   }
-  const bool nonfinite_logit = encode_logits(layout, lanes, out);
+  const bool nonfinite_logit = encode_logits(layout, lanes, out) || has_nonfinite_rows(lanes);
+  encode_layer_maxima(layout, lanes, out);
   const bool nonfinite_loss = !std::isfinite(lanes.loss_sum) || !std::isfinite(lanes.local_loss);
   max[0] =
       as_lane(sums.nonfinite() || out.nonfinite() || nonfinite_logit || lanes.nonfinite_count > 0);
@@ -249,47 +170,50 @@ void encode(
 
 namespace {
 
+void decode_update_sums(LaneReader& in, optimizer::GroupUpdateStatistics& update) {
+  update.element_count = in.integer();
+  update.update_squared_sum = in.next();
+  update.parameter_squared_sum = in.next();
+  update.momentum_squared_sum = in.next();
+  update.momentum_sum = in.next();
+  update.second_moment_sum = in.next();
+  update.second_moment_squared_sum = in.next();
+  update.gradient_squared_sum = in.next();
+  update.momentum_gradient_sum = in.next();
+  update.second_moment_before_sum = in.next();
+  update.staleness_sum = in.next();
+  update.second_moment_tiny_count = in.integer();
+  update.block_count = in.integer();
+  update.direction_norm_sum = in.next();
+  update.effective_rank_sum = in.next();
+  update.orthogonality_error_sum = in.next();
+  update.nonfinite_blocks = in.integer();
+  update.recomputed_blocks = in.integer();
+}
+
+void decode_rows(const std::vector<int>& sizes, LaneReader& in, LaneRows& rows) {
+  rows.resize(sizes.size());
+  for (std::size_t layer = 0; layer < sizes.size(); ++layer) {
+    rows[layer].resize(static_cast<std::size_t>(sizes[layer]));
+    std::generate(rows[layer].begin(), rows[layer].end(), [&in] { return in.next(); });
+  }
+}
+
 void decode_sums(const LaneLayout& layout, LaneReader& in, ReducedLanes& out) {
   out.loss_sum = in.next();
   out.token_count = in.next();
   out.nonfinite_count = in.next();
+  out.squared_norm.resize(layout.groups);
+  out.update.resize(layout.groups);
   for (std::size_t g = 0; g < layout.groups; ++g) {
-    out.squared_norm.push_back(in.next());
-    optimizer::GroupUpdateStatistics& update = out.update.emplace_back();
-    update.element_count = in.integer();
-    update.update_squared_sum = in.next();
-    update.parameter_squared_sum = in.next();
-    update.momentum_squared_sum = in.next();
-    update.momentum_sum = in.next();
-    update.second_moment_sum = in.next();
-    update.second_moment_squared_sum = in.next();
-    update.gradient_squared_sum = in.next();
-    update.momentum_gradient_sum = in.next();
-    update.second_moment_before_sum = in.next();
-    update.staleness_sum = in.next();
-    update.second_moment_tiny_count = in.integer();
-    update.block_count = in.integer();
-    update.direction_norm_sum = in.next();
-    update.effective_rank_sum = in.next();
-    update.orthogonality_error_sum = in.next();
-    update.nonfinite_blocks = in.integer();
-    update.recomputed_blocks = in.integer();
+    out.squared_norm[g] = in.next();
+    decode_update_sums(in, out.update[g]);
   }
-  for (const int experts : layout.experts) {
-    std::vector<double>& row = out.expert_counts.emplace_back(static_cast<std::size_t>(experts));
-    std::generate(row.begin(), row.end(), [&in] { return in.next(); });
-  }
+  decode_rows(layout.experts, in, out.expert_counts);
+  decode_layer_sums(layout, in, out);
 }
 
-}  // namespace
-
-ReducedLanes decode(
-    const LaneLayout& layout, std::span<const double> sum, std::span<const double> max) {
-  MUSTER_CHECK(sum.size() == layout.sum_size() && max.size() == layout.max_size(), "lane buffers");
-  ReducedLanes out;
-  LaneReader sums{sum};
-  decode_sums(layout, sums, out);
-  LaneReader in{max};
+void decode_maxima(const LaneLayout& layout, LaneReader& in, ReducedLanes& out) {
   out.nonfinite = in.flag();
   out.nonfinite_loss = in.flag();
   out.nonfinite_logit = in.flag();
@@ -314,10 +238,28 @@ ReducedLanes decode(
     const double rank_min = -in.next();
     update.effective_rank_min = std::isfinite(rank_min) ? rank_min : 0.0;
   }
-  for (const int heads : layout.heads) {
-    std::vector<double>& row = out.max_logits.emplace_back(static_cast<std::size_t>(heads));
-    std::generate(row.begin(), row.end(), [&in] { return in.next(); });
-  }
+  decode_rows(layout.heads, in, out.max_logits);
+  decode_layer_maxima(layout, in, out);
+}
+
+}  // namespace
+
+void decode(
+    const LaneLayout& layout,
+    std::span<const double> sum,
+    std::span<const double> max,
+    ReducedLanes& out) {
+  MUSTER_CHECK(sum.size() == layout.sum_size() && max.size() == layout.max_size(), "lane buffers");
+  LaneReader sums{sum};
+  decode_sums(layout, sums, out);
+  LaneReader maxima{max};
+  decode_maxima(layout, maxima, out);
+}
+
+ReducedLanes decode(
+    const LaneLayout& layout, std::span<const double> sum, std::span<const double> max) {
+  ReducedLanes out;
+  decode(layout, sum, max, out);
   return out;
 }
 

@@ -27,8 +27,24 @@ constexpr std::array kFamilies{
     MetricFamily{"train_tokens_per_second", "tokens_per_second", kRate, kJob},
     MetricFamily{"train_step_skipped", "count", kDelta, kJob},
     MetricFamily{"train_attn_logit_max", "1", kInstant, kJob},
+    MetricFamily{"train_attn_mode", "1", kInstant, kJob},
+    MetricFamily{"train_attn_gate_bound", "1", kInstant, kJob},
+    MetricFamily{"train_attn_norm_bound", "1", kInstant, kJob},
+    MetricFamily{"train_attn_nonfinite_rows", "count", kDelta, kJob},
+    MetricFamily{"train_attn_query_reach", "ratio", kRatio, kJob},
+    MetricFamily{"train_attn_block_reach", "ratio", kRatio, kJob},
+    MetricFamily{"train_moba_sink_share", "ratio", kRatio, kJob},
+    MetricFamily{"train_moba_gate_margin", "1", kInstant, kJob},
+    MetricFamily{"train_moba_block_share", "ratio", kRatio, kJob},
+    MetricFamily{"train_moba_block_max_over_mean", "ratio", kRatio, kJob},
     MetricFamily{"train_moe_maxvio_ratio", "ratio", kRatio, kJob},
     MetricFamily{"train_moe_expert_tokens", "tokens", kDelta, kJob},
+    MetricFamily{"train_ep_rank_imbalance_ratio", "ratio", kRatio, kJob},
+    MetricFamily{"train_ep_copies", "count", kDelta, kJob},
+    MetricFamily{"train_ep_rows_moved", "count", kDelta, kJob},
+    MetricFamily{"train_ep_pad_ratio", "ratio", kRatio, kJob},
+    MetricFamily{"train_ep_dedup_ratio", "ratio", kRatio, kJob},
+    MetricFamily{"train_ep_bytes_out", "bytes", kDelta, kJob},
     MetricFamily{"train_update_rms", "1", kInstant, kJob},
     MetricFamily{"train_update_abs_max", "1", kInstant, kJob},
     MetricFamily{"train_update_param_ratio", "ratio", kRatio, kJob},
@@ -59,6 +75,9 @@ constexpr std::array kFamilies{
     MetricFamily{"train_compute_seconds", "seconds", kInstant, kRank},
     MetricFamily{"train_loss_local_nats", "nats", kInstant, kRank},
     MetricFamily{"train_update_applied", "1", kInstant, kRank},
+    MetricFamily{"train_ep_wait_seconds", "seconds", kInstant, kRank},
+    MetricFamily{"train_ep_plan_seconds", "seconds", kInstant, kRank},
+    MetricFamily{"train_ep_move_seconds", "seconds", kInstant, kRank},
     MetricFamily{"train_telemetry_seconds", "seconds", kInstant, kRank},
 };
 
@@ -113,9 +132,10 @@ std::vector<GroupInfo> groups_of(optimizer::Optimizer& optimizer) {
 }
 
 MetricCatalog::MetricCatalog(const ModelInfo& model, std::vector<GroupInfo> groups, Scope scope)
-    : groups_(std::move(groups)), scope_(scope) {
+    : groups_(std::move(groups)), scope_(scope), layers_(layer_columns(model)) {
   if (scope_.job) {
     add_job_metrics(model);
+    add_layer_metrics();
     for (const GroupInfo& group : groups_) {
       add_group_metrics(group);
     }
@@ -128,6 +148,7 @@ MetricCatalog::MetricCatalog(const ModelInfo& model, std::vector<GroupInfo> grou
   add("train_compute_seconds");
   add("train_loss_local_nats");
   add("train_update_applied");
+  add_ep_rank_metrics();
   add("train_telemetry_seconds");
 }
 

@@ -3,6 +3,7 @@
 // Immutable after construction. `fill` neither allocates nor makes a system call.
 #pragma once
 
+#include "src/layer_columns.h"
 #include "src/phase_stopwatch.h"
 
 #include <muster/agent/agent.h>
@@ -36,6 +37,18 @@ struct GroupInfo {
 
 [[nodiscard]] std::vector<GroupInfo> groups_of(optimizer::Optimizer& optimizer);
 
+// What expert parallelism cost this rank in a step, over layers and passes.
+struct EpTimes {
+  std::vector<std::chrono::nanoseconds> waits;  // [ranks of the expert group]
+  std::chrono::nanoseconds plan{0};
+  std::chrono::nanoseconds move{0};
+  bool any{false};  // A pass was recorded.
+
+  void add(const kernels::EpEvent& event);
+  // The storage stays.
+  void clear();
+};
+
 // What one step leaves behind.
 struct StepFacts {
   const ReducedLanes& lanes;
@@ -46,6 +59,8 @@ struct StepFacts {
   bool update_applied{false};        // On this rank, as its optimizer counts.
   std::chrono::nanoseconds step_time{0};
   PhaseStopwatch::Times phases{};
+  std::span<const AttentionMode> modes{};  // [attention layers]; empty: the model gave none yet
+  const EpTimes* ep{nullptr};              // Null: no pass was recorded.
 };
 
 class MetricCatalog {
@@ -67,10 +82,13 @@ class MetricCatalog {
  private:
   void add(const char* name, const std::string& group = "", int layer = -1, int index = -1);
   void add_job_metrics(const ModelInfo& model);
+  void add_layer_metrics();
+  void add_ep_rank_metrics();
   void add_group_metrics(const GroupInfo& group);
 
   std::vector<GroupInfo> groups_;
   Scope scope_;
+  LayerColumns layers_;
   MetricSchema schema_;
 };
 

@@ -1,4 +1,5 @@
 // The values of one step, in exactly the order in which metric_catalog.cpp adds the columns.
+#include "src/layer_metrics.h"
 #include "src/metric_catalog.h"
 
 #include <muster/common/check.h>
@@ -10,29 +11,6 @@
 
 namespace muster::agent {
 namespace {
-
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-
-class Cursor {
- public:
-  explicit Cursor(std::span<float> values) : values_(values) {}
-
-  void put(double value) { values_[next_++] = static_cast<float>(value); }
-
-  [[nodiscard]] std::size_t position() const { return next_; }
-
- private:
-  std::span<float> values_;
-  std::size_t next_{0};
-};
-
-double seconds(std::chrono::nanoseconds duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
-double ratio(double part, double whole) {
-  return whole > 0.0 ? part / whole : kNone;
-}
 
 // max_e(T_e / mean) - 1.
 double maxvio(const std::vector<double>& counts) {
@@ -207,12 +185,14 @@ void MetricCatalog::fill(const StepFacts& facts, std::span<float> values) const 
   Cursor out{values};
   if (scope_.job) {
     put_job(facts, out);
+    put_layers(facts, layers_, out);
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       put_group(facts, g, groups_[g], scope_, out);
     }
     out.put(clipped_heads(facts.verdict));
   }
   put_rank(facts, out);
+  put_ep_rank(facts, layers_, out);
   MUSTER_CHECK(out.position() + 1 == values.size(), "values follow the columns of the schema");
 }
 

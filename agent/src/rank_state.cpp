@@ -139,6 +139,7 @@ void warn_of_other_schedule(const TextValues& saved, const optimizer::ScheduleOp
 checkpoint::RankState collect_state(
     optimizer::Optimizer& optimizer,
     const SharedState& state,
+    const AttentionState& attention,
     const TrainerState& trainer,
     std::int64_t known_epoch) {
   checkpoint::RankState out;
@@ -153,6 +154,7 @@ checkpoint::RankState collect_state(
   }
   out.values = optimizer.state_values();
   write_shared_state(state, out.values);
+  write_attention(attention, out.values);
   out.values["agent.known_epoch"] = std::to_string(known_epoch);
   out.values.merge(schedule_values(optimizer.options().schedule));
   for (const auto& [key, value] : trainer.values) {

@@ -2,6 +2,7 @@
 // values, and the agent's own history.
 #pragma once
 
+#include "src/attention_state.h"
 #include "src/shared_state_text.h"
 
 #include <muster/agent/agent.h>
@@ -13,6 +14,7 @@ namespace muster::agent {
 [[nodiscard]] checkpoint::RankState collect_state(
     optimizer::Optimizer& optimizer,
     const SharedState& state,
+    const AttentionState& attention,
     const TrainerState& trainer,
     std::int64_t known_epoch);
 

@@ -1,5 +1,5 @@
 // What the training loop records within a step.
-#include "src/moba_record.h"
+#include "src/layer_record.h"
 #include "src/runtime.h"
 
 #include <algorithm>
@@ -115,8 +115,27 @@ void Runtime::record_reach(std::size_t layer_index, const ReachRecord& record) {
   }
 }
 
+void Runtime::record_ep(std::size_t moe_layer_index, const kernels::EpEvent& event) {
+  if (evaluations_ > 0 || parts_.model.expert_ranks == 0) {
+    return;
+  }
+  if (moe_layer_index >= local_.ep.size() || event.ranks != parts_.model.expert_ranks) {
+    misuse_ = invalid_argument(
+        "a pass of MoE layer " + std::to_string(moe_layer_index) + " over " +
+        std::to_string(event.ranks) +
+        " ranks does not fit the model given to join: " + std::to_string(local_.ep.size()) +
+        " MoE layers, expert_ranks " + std::to_string(parts_.model.expert_ranks));
+    return;
+  }
+  add_pass(event, local_.ep[moe_layer_index]);
+  ep_times_.add(event);
+}
+
 // Modes are told with the step that ran under them, before its sample.
 void Runtime::tell_attention_modes(std::int64_t step) {
+  if (modes_.empty()) {
+    return;
+  }
   for (std::size_t layer = 0; layer < told_modes_.size(); ++layer) {
     if (!same_attention(told_modes_[layer], modes_[layer])) {
       emit(

@@ -5,6 +5,7 @@
 #include "src/metric_catalog.h"
 #include "src/phase_stopwatch.h"
 #include "src/saver.h"
+#include "src/shared_state_text.h"
 #include "src/step_events.h"
 #include "src/telemetry.h"
 
@@ -51,6 +52,7 @@ class Runtime final : public Agent {
   void set_attention_modes(std::span<const AttentionMode> modes) override;
   void record_moba(std::size_t layer_index, const MobaRecord& record) override;
   void record_reach(std::size_t layer_index, const ReachRecord& record) override;
+  void record_ep(std::size_t moe_layer_index, const kernels::EpEvent& event) override;
 
   void pause() override { ++evaluations_; }
 
@@ -100,6 +102,8 @@ class Runtime final : public Agent {
   void tell_save_outcomes();
 
   // finish.cpp
+  [[nodiscard]] checkpoint::RankState collect(const TrainerState& trainer);
+  [[nodiscard]] Status adopt_attention(const TextValues& values, std::int64_t step);
   [[nodiscard]] Status adopt(const SharedState& restored);
   [[nodiscard]] Status restore_here(TrainerState& trainer);
   [[nodiscard]] Status agree_on(const Status& mine, const std::string& what, Deadline limit);
@@ -126,6 +130,9 @@ class Runtime final : public Agent {
   // [attention layers] of this step and of the last one that was told; empty before the first.
   std::vector<AttentionMode> modes_;
   std::vector<AttentionMode> told_modes_;
+  std::optional<Event> schedule_change_;  // Until the first step tells it.
+
+  EpTimes ep_times_;
 
   bool gathering_{false};  // The last step's gather may still run (overlap).
   int evaluations_{0};     // Open scopes of pause_recording.

@@ -41,6 +41,9 @@ void Runtime::begin_step() {
     }
     if (speaks_for_the_job()) {
       emit(started_event(state_.step, resumed_from_));
+      if (schedule_change_) {
+        emit(*std::move(schedule_change_));
+      }
     }
   }
   for (std::vector<float>& row : local_.max_logits) {
@@ -52,6 +55,8 @@ void Runtime::begin_step() {
   for (MobaLanes& lanes : local_.moba) {
     lanes.clear();
   }
+  std::fill(local_.ep.begin(), local_.ep.end(), EpLanes{});
+  ep_times_.clear();
 }
 
 void Runtime::enter(Phase phase) {
@@ -134,7 +139,7 @@ Status Runtime::reduce_lanes() {
                              .context("the verdict of step " + std::to_string(state_.step)));
   MUSTER_RETURN_IF_ERROR(parts_.world.all_reduce(std::span{max_}, comm::ReduceOp::kMax, deadline())
                              .context("the verdict of step " + std::to_string(state_.step)));
-  reduced_ = decode(layout_, sum_, max_);
+  decode(layout_, sum_, max_, reduced_);
   return {};
 }
 
@@ -201,10 +206,7 @@ void Runtime::carry_out_checkpoint(const Verdict& verdict, const TrainerState& t
   if (ending_ != Ending::kContinue && state_.checkpoint_wanted) {
     last_trainer_ = trainer;
   }
-  parts_.saver->carry_out(verdict, state_.step, [&] {
-    const std::int64_t epoch = parts_.telemetry == nullptr ? 0 : parts_.telemetry->known_epoch();
-    return collect_state(parts_.optimizer, state_, trainer, epoch);
-  });
+  parts_.saver->carry_out(verdict, state_.step, [&] { return collect(trainer); });
 }
 
 // Telemetry of the step. Whatever goes wrong in it, training goes on.
@@ -272,6 +274,8 @@ void Runtime::publish(const Verdict& verdict) {
     facts.update_applied = update_applied_;
     facts.step_time = stopwatch_.elapsed(now);
     facts.phases = stopwatch_.times(now);
+    facts.modes = modes_;
+    facts.ep = &ep_times_;
     parts_.catalog.fill(facts, slot->values);
     telemetry_ns_ += (parts_.clock.now() - now).count();
     slot->values.back() = static_cast<float>(static_cast<double>(telemetry_ns_) * 1e-9);

@@ -37,6 +37,13 @@ Event skip_event(std::int64_t step, const Verdict& verdict, const ReducedLanes& 
   event.inputs["nonfinite_loss"] = lanes.nonfinite_loss ? 1.0 : 0.0;
   event.inputs["nonfinite_logit"] = lanes.nonfinite_logit ? 1.0 : 0.0;
   event.inputs["tokens"] = lanes.token_count;
+  double rows = 0.0;
+  for (const MobaLanes& layer : lanes.moba) {
+    rows += layer.nonfinite_rows;
+  }
+  if (rows > 0.0) {
+    event.inputs["nonfinite_rows"] = rows;
+  }
   return event;
 }
 
@@ -191,6 +198,16 @@ Event mode_event(std::int64_t step, int layer, const AttentionMode& from, const 
       "attention layer " + std::to_string(layer) + " attends by " + label_of(to) + " instead of " +
           label_of(from));
   event.labels = {{"layer", std::to_string(layer)}, {"from", label_of(from)}, {"to", label_of(to)}};
+  return event;
+}
+
+Event schedule_event(std::int64_t step, const ScheduleChange& change) {
+  Event event =
+      make(event_kind::kAttentionScheduleChanged, Severity::kWarning, step, change.describe());
+  event.labels = {{"from", change.before}, {"to", change.now}};
+  event.inputs = {
+      {"first_step", static_cast<double>(change.first.step)},
+      {"first_layer", static_cast<double>(change.first.layer)}};
   return event;
 }
 

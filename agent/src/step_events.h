@@ -5,6 +5,7 @@
 // other kind every time.
 #pragma once
 
+#include "src/attention_state.h"
 #include "src/saver.h"
 
 #include <muster/agent/verdict.h>
@@ -50,6 +51,8 @@ class StepEvents {
 // One layer attends otherwise than in the step before.
 [[nodiscard]] Event mode_event(
     std::int64_t step, int layer, const AttentionMode& from, const AttentionMode& to);
+// A resumed run goes on under another schedule.
+[[nodiscard]] Event schedule_event(std::int64_t step, const ScheduleChange& change);
 [[nodiscard]] Event ended_event(std::int64_t step, Ending ending, const Status& saved);
 
 [[nodiscard]] const char* to_string(Ending ending);

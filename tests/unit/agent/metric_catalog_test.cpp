@@ -25,6 +25,15 @@ ModelInfo small_model() {
   return model;
 }
 
+// Two attention layers of which one is under block attention, and experts over two ranks.
+ModelInfo sparse_model() {
+  ModelInfo model = small_model();
+  model.attention.push_back({6, 2, 4, "wq", "wk"});
+  model.attention_schedule = AttentionSchedule::parse("moba:64,3,last_full=1").value();
+  model.expert_ranks = 2;
+  return model;
+}
+
 MetricCatalog small_catalog(bool job_scope = true) {
   return MetricCatalog{small_model(), {{"hidden"}}, {job_scope, false, true}};
 }
@@ -101,7 +110,7 @@ TEST(MetricCatalog, PageAndCodeNameTheSameMetrics) {
 
 TEST(MetricCatalog, SchemaHasUniqueColumnsWithTheirPositionsAsIds) {
   const MetricCatalog catalog{
-      small_model(), {full_group("a"), full_group("b")}, {true, true, true}};
+      sparse_model(), {full_group("a"), full_group("b")}, {true, true, true}};
   std::set<std::tuple<std::string, int, int, std::string>> seen;
   for (std::size_t i = 0; i < catalog.schema().metrics.size(); ++i) {
     const MetricDescriptor& metric = catalog.schema().metrics[i];
@@ -116,7 +125,7 @@ TEST(MetricCatalog, SchemaHasUniqueColumnsWithTheirPositionsAsIds) {
 }
 
 TEST(MetricCatalog, OtherRanksSendOnlyRankMetrics) {
-  const MetricCatalog catalog = small_catalog(false);
+  const MetricCatalog catalog{sparse_model(), {{"hidden"}}, {false, false, true}};
   for (const MetricDescriptor& metric : catalog.schema().metrics) {
     EXPECT_EQ(metric.scope, MetricScope::kRank);
   }
@@ -296,6 +305,117 @@ TEST(MetricCatalog, NonFiniteStepShowsAsNanWhereItWasNotFinite) {
   EXPECT_TRUE(std::isnan(row.get("train_param_norm", "hidden")));
   EXPECT_EQ(row.get("train_nonfinite_count"), 6.0);
   EXPECT_EQ(row.get("train_step_skipped"), 1.0);
+}
+
+TEST(MetricCatalog, LayersHaveOnlyTheColumnsOfWhatTheyAre) {
+  const auto count = [](const ModelInfo& model, const std::string& prefix, int layer) {
+    const MetricCatalog catalog{model, {{"hidden"}}, {}};
+    const auto& metrics = catalog.schema().metrics;
+    return std::count_if(metrics.begin(), metrics.end(), [&](const MetricDescriptor& metric) {
+      return metric.name.starts_with(prefix) && (layer < 0 || metric.layer == layer);
+    });
+  };
+  EXPECT_EQ(count(small_model(), "train_attn_", -1), 2);  // The logits.
+  EXPECT_EQ(count(small_model(), "train_moba_", -1), 0);
+  EXPECT_EQ(count(small_model(), "train_ep_", -1), 0);
+  EXPECT_EQ(count(sparse_model(), "train_attn_mode", -1), 2);
+  EXPECT_EQ(count(sparse_model(), "train_moba_block_share", 5), 64);
+  EXPECT_EQ(count(sparse_model(), "train_attn_gate_bound", 5), 2);
+  EXPECT_EQ(count(sparse_model(), "train_attn_gate_bound", 6), 0);
+  EXPECT_EQ(count(sparse_model(), "train_moba_", 6), 0);
+  EXPECT_EQ(count(sparse_model(), "train_ep_wait_seconds", -1), 2);
+}
+
+LaneLayout sparse_layout() {
+  LaneLayout layout = small_layout();
+  layout.heads = {2, 2};
+  layout.moba_heads = {2, 0};
+  layout.ep_layers = 1;
+  return layout;
+}
+
+LocalLanes sparse_rank() {
+  LocalLanes rank = healthy_rank();
+  rank.max_logits = {{5.0F, 7.0F}, {1.0F, 2.0F}};
+  return rank;
+}
+
+TEST(MetricCatalog, BlockAttentionAndExpertParallelismLandUnderTheirNames) {
+  LocalLanes rank = sparse_rank();
+  rank.moba.resize(2);
+  MobaLanes& moba = rank.moba[0];
+  moba.gate_bound = {3.0, MobaLanes::kAbsent};
+  moba.norm_bound = {9.0, 8.0};
+  moba.queries_reached = 1.0;
+  moba.queries = 4.0;
+  moba.blocks_reached = 3.0;
+  moba.reachable_blocks = 4.0;
+  moba.sink_share_sum = 1.5;
+  moba.sink_share_count = 2.0;
+  moba.gate_margin_sum = 1.0;
+  moba.gate_margin_count = 2.0;
+  moba.block_max_over_mean = 1.5;
+  moba.blocks = 3.0;
+  moba.bin_counts[0] = 6.0;
+  moba.bin_counts[2] = 2.0;
+  // Two ranks of one group: what the plan says of both is there twice.
+  rank.ep = {{2.5, 3.0, 10.0, 4.0, 16.0, 2.0, 100.0}};
+  const ReducedLanes lanes = reduce(sparse_layout(), {rank, rank});
+  SharedState state;
+  const Verdict verdict = decide(lanes, {}, DecideOptions{}, state);
+  EXPECT_FALSE(verdict.skip) << verdict.reason;
+  StepFacts facts{lanes, verdict};
+  const std::vector<AttentionMode> modes{
+      {kernels::MobaOptions{}, AttentionReason::kRule}, {std::nullopt, AttentionReason::kLastFull}};
+  facts.modes = modes;
+  EpTimes times{{1s, 2s}, 3s, 4s, true};
+  facts.ep = &times;
+  const Row row{MetricCatalog{sparse_model(), {{"hidden"}}, {}}, facts};
+  EXPECT_EQ(row.get("train_attn_mode", "", 5), 1.0);
+  EXPECT_EQ(row.get("train_attn_mode", "", 6), 0.0);
+  EXPECT_EQ(row.get("train_attn_gate_bound", "", 5, 0), 3.0);
+  EXPECT_TRUE(std::isnan(row.get("train_attn_gate_bound", "", 5, 1)));
+  EXPECT_EQ(row.get("train_attn_norm_bound", "", 5, 1), 8.0);
+  EXPECT_EQ(row.get("train_attn_nonfinite_rows", "", 5), 0.0);
+  EXPECT_EQ(row.get("train_attn_query_reach", "", 5), 0.25);
+  EXPECT_EQ(row.get("train_attn_block_reach", "", 5), 0.75);
+  EXPECT_EQ(row.get("train_moba_sink_share", "", 5), 0.75);
+  EXPECT_EQ(row.get("train_moba_gate_margin", "", 5), 0.5);
+  EXPECT_EQ(row.get("train_moba_block_max_over_mean", "", 5), 1.5);
+  EXPECT_EQ(row.get("train_moba_block_share", "", 5, 0), 0.75);
+  EXPECT_EQ(row.get("train_moba_block_share", "", 5, 1), 0.0);
+  EXPECT_TRUE(std::isnan(row.get("train_moba_block_share", "", 5, 3)));
+  EXPECT_EQ(row.get("train_ep_rank_imbalance_ratio", "", 0), 2.5);
+  EXPECT_EQ(row.get("train_ep_copies", "", 0), 3.0);
+  EXPECT_EQ(row.get("train_ep_rows_moved", "", 0), 10.0);
+  EXPECT_EQ(row.get("train_ep_pad_ratio", "", 0), 0.25);
+  EXPECT_EQ(row.get("train_ep_dedup_ratio", "", 0), 0.75);
+  EXPECT_EQ(row.get("train_ep_bytes_out", "", 0), 200.0);
+  EXPECT_EQ(row.get("train_ep_wait_seconds", "", -1, 1), 2.0);
+  EXPECT_EQ(row.get("train_ep_plan_seconds"), 3.0);
+  EXPECT_EQ(row.get("train_ep_move_seconds"), 4.0);
+}
+
+TEST(MetricCatalog, WhatNoPassRecordedIsNoNumber) {
+  const ReducedLanes lanes = reduce(sparse_layout(), {sparse_rank()});
+  SharedState state;
+  const Verdict verdict = decide(lanes, {}, DecideOptions{}, state);
+  const Row row{MetricCatalog{sparse_model(), {{"hidden"}}, {}}, StepFacts{lanes, verdict}};
+  for (const char* name :
+       {"train_attn_mode",
+        "train_attn_query_reach",
+        "train_attn_block_reach",
+        "train_moba_sink_share",
+        "train_moba_gate_margin",
+        "train_moba_block_max_over_mean"}) {
+    EXPECT_TRUE(std::isnan(row.get(name, "", 5))) << name;
+  }
+  EXPECT_TRUE(std::isnan(row.get("train_attn_norm_bound", "", 5, 0)));
+  EXPECT_TRUE(std::isnan(row.get("train_moba_block_share", "", 5, 0)));
+  EXPECT_TRUE(std::isnan(row.get("train_ep_rank_imbalance_ratio", "", 0)));
+  EXPECT_TRUE(std::isnan(row.get("train_ep_dedup_ratio", "", 0)));
+  EXPECT_TRUE(std::isnan(row.get("train_ep_wait_seconds", "", -1, 0)));
+  EXPECT_EQ(row.get("train_ep_copies", "", 0), 0.0);
 }
 
 TEST(PhaseStopwatch, NestedPhasesAreNotCountedTwice) {

@@ -45,7 +45,8 @@ class Environment : public testing::Test {
           "MUSTER_RESUME_FROM",
           "MUSTER_CHECKPOINT_ROOT",
           "MUSTER_SPOOL",
-          "MUSTER_COLLECTIVE_TIMEOUT"}) {
+          "MUSTER_COLLECTIVE_TIMEOUT",
+          "MUSTER_ALLOW_ATTENTION_CHANGE"}) {
       ::unsetenv(name);
     }
   }
@@ -95,6 +96,16 @@ TEST_F(Environment, CollectiveTimeoutIsInWholeSeconds) {
     set("MUSTER_COLLECTIVE_TIMEOUT", bad);
     expect_refused("MUSTER_COLLECTIVE_TIMEOUT");
   }
+}
+
+TEST_F(Environment, AnotherAttentionScheduleIsAllowedOnlyOnRequest) {
+  EXPECT_FALSE(AgentOptions::from_environment().value().allow_attention_change);
+  set("MUSTER_ALLOW_ATTENTION_CHANGE", "0");
+  EXPECT_FALSE(AgentOptions::from_environment().value().allow_attention_change);
+  set("MUSTER_ALLOW_ATTENTION_CHANGE", "1");
+  EXPECT_TRUE(AgentOptions::from_environment().value().allow_attention_change);
+  set("MUSTER_ALLOW_ATTENTION_CHANGE", "yes");
+  expect_refused("MUSTER_ALLOW_ATTENTION_CHANGE");
 }
 
 TEST_F(Environment, NamesTheVariableThatDoesNotParse) {

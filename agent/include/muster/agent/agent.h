@@ -14,6 +14,7 @@
 #include <muster/comm/communicator.h>
 #include <muster/common/clock.h>
 #include <muster/common/expected.h>
+#include <muster/kernels/ep/event.h>
 #include <muster/optimizer/optimizer.h>
 #include <muster/optimizer/qk_clip.h>
 
@@ -90,6 +91,7 @@ struct ModelInfo {
   // with every checkpoint; restore() refuses another one (AgentOptions::allow_attention_change).
   // Nothing: full attention always, and no set_attention_modes.
   std::optional<AttentionSchedule> attention_schedule{std::nullopt};
+  int expert_ranks{0};  // that share each MoE layer's experts; 0: no telemetry of it
 };
 
 // What one forward pass of a layer with block attention says of itself, per query head, in the
@@ -231,6 +233,10 @@ class Agent {
   // Folds one backward pass of an attention layer into the step. A layer that the schedule never
   // puts under block attention reaches everything: its records are not kept.
   virtual void record_reach(std::size_t layer_index, const ReachRecord& record) = 0;
+
+  // Folds one pass of an expert-parallel MoE layer, of ModelInfo::expert_ranks ranks, into the
+  // step. All ranks of the group record the same passes. Does nothing when expert_ranks is 0.
+  virtual void record_ep(std::size_t moe_layer_index, const kernels::EpEvent& event) = 0;
 
   // Ends the step: reduces gradients, agrees on the verdict, updates, clips, gathers, commits or
   // begins checkpoints, hands the sample to the I/O thread. `loss_sum` in nats over `token_count`

@@ -52,12 +52,30 @@ struct MobaLanes {
   friend bool operator==(const MobaLanes&, const MobaLanes&) = default;
 };
 
+// Of an expert-parallel layer: one rank's step before reduction, the job's after it. What a plan
+// says of its whole group of ranks is here once per rank of the group.
+struct EpLanes {
+  // MAX; -inf: no pass was recorded
+  double rank_imbalance{-std::numeric_limits<double>::infinity()};
+  // SUM, once per rank of the group
+  double copies{0};
+  double rows_moved{0};
+  double pad_rows{0};
+  double rows{0};
+  // SUM
+  double dedup_rows{0};
+  double bytes_out{0};
+
+  friend bool operator==(const EpLanes&, const EpLanes&) = default;
+};
+
 // What the model has, constant over a run; equal on all ranks.
 struct LaneLayout {
   std::size_t groups{0};        // gradient norm groups
   std::vector<int> heads;       // attention heads per layer; empty: none
   std::vector<int> experts;     // experts per MoE layer; empty: none
   std::vector<int> moba_heads;  // heads per attention layer with MobaLanes, 0: has none; or empty
+  std::size_t ep_layers{0};     // MoE layers with experts over ranks
 
   [[nodiscard]] std::size_t sum_size() const;
   [[nodiscard]] std::size_t max_size() const;
@@ -77,6 +95,7 @@ struct LocalLanes {
   std::vector<optimizer::GroupUpdateStatistics> update;  // [groups]
   // SUM and MAX by field
   std::vector<MobaLanes> moba;  // [layers]; those without lanes are not read
+  std::vector<EpLanes> ep;      // [layers of experts over ranks]
   // MAX
   std::vector<std::vector<float>> max_logits;  // [layers][heads]; NaN becomes a flag
   bool preempt{false};                         // SIGTERM arrived
@@ -97,7 +116,6 @@ struct LocalLanes {
 // Writes every lane. A value that is not finite never enters a sum: it is left out and raises a
 // flag. A non-finite logit becomes +infinity in its own MAX lane, so that the head can be named.
 // `sum` [sum_size], `max` [max_size]; empty vectors in `lanes` count as zeros (logits: as absent).
-
 void encode(
     const LaneLayout& layout,
     const LocalLanes& lanes,
@@ -112,7 +130,8 @@ struct ReducedLanes {
   std::vector<std::vector<double>> expert_counts;
   double nonfinite_count{0};
   std::vector<optimizer::GroupUpdateStatistics> update;
-  std::vector<MobaLanes> moba;                  // [layers]; without lanes: as at the start
+  std::vector<MobaLanes> moba;  // [layers]; without lanes: as constructed
+  std::vector<EpLanes> ep;
   std::vector<std::vector<double>> max_logits;  // -inf: no rank saw the head; +inf: not finite
   bool nonfinite{false};  // any NaN or infinity in gradients, loss or logits of any rank
   bool nonfinite_loss{false};
@@ -133,6 +152,13 @@ struct ReducedLanes {
 
 [[nodiscard]] ReducedLanes decode(
     const LaneLayout& layout, std::span<const double> sum, std::span<const double> max);
+
+// The same into the storage that `out` has from the last step: no allocation.
+void decode(
+    const LaneLayout& layout,
+    std::span<const double> sum,
+    std::span<const double> max,
+    ReducedLanes& out);
 
 // Settings that all ranks share.
 struct DecideOptions {

@@ -1,4 +1,4 @@
-#include "src/moba_record.h"
+#include "src/layer_record.h"
 
 #include <algorithm>
 #include <cmath>
@@ -108,6 +108,16 @@ Status add_reach(const ReachRecord& record, MobaLanes& lanes) {
   lanes.blocks_reached += static_cast<double>(record.blocks_reached);
   lanes.reachable_blocks += static_cast<double>(record.blocks);
   return {};
+}
+
+void add_pass(const kernels::EpEvent& event, EpLanes& lanes) {
+  lanes.rank_imbalance = std::max(lanes.rank_imbalance, event.rank_imbalance);
+  lanes.copies += static_cast<double>(event.copies);
+  lanes.rows_moved += static_cast<double>(event.rows_moved);
+  lanes.pad_rows += static_cast<double>(event.pad_rows);
+  lanes.rows += static_cast<double>(event.rows);
+  lanes.dedup_rows += static_cast<double>(event.dedup_rows);
+  lanes.bytes_out += static_cast<double>(event.bytes_out);
 }
 
 }  // namespace muster::agent

@@ -15,4 +15,7 @@ namespace muster::agent {
 // kInvalidArgument for negative counts, and for more reached than there is.
 [[nodiscard]] Status add_reach(const ReachRecord& record, MobaLanes& lanes);
 
+// An event of the layer's group of ranks.
+void add_pass(const kernels::EpEvent& event, EpLanes& lanes);
+
 }  // namespace muster::agent
