@@ -23,8 +23,7 @@ struct Piece {
 std::vector<std::int64_t> first_blocks(const ContextPlan& plan, std::int64_t block) {
   std::vector<std::int64_t> result{0};
   for (std::size_t s = 0; s + 1 < plan.cu().size(); ++s) {
-    const std::int64_t length = plan.length(static_cast<std::int64_t>(s));
-    result.push_back(result.back() + (length + block - 1) / block);
+    result.push_back(result.back() + moba_block_count(plan.cu().subspan(s, 2), block));
   }
   return result;
 }
@@ -39,7 +38,7 @@ std::vector<Piece> pieces_of(
     const std::int64_t length = plan.length(segment.sequence);
     for (std::int64_t key = segment.begin; key < segment.end;) {
       const std::int64_t b = key / block;
-      const std::int64_t block_end = std::min((b + 1) * block, length);
+      const std::int64_t block_end = block < length - b * block ? (b + 1) * block : length;
       const std::int64_t end = std::min(block_end, segment.end);
       pieces.push_back(
           {first_block[static_cast<std::size_t>(segment.sequence)] + b,

@@ -100,6 +100,9 @@ Status check_context_call(const ContextCall& call, const MobaOptions* options) {
   if (options == nullptr) {
     return flash_attention_forward(problem, {}, {}, {}, {}, nullptr, {});
   }
+  if (options->whole_length != 0) {
+    return invalid_argument("whole_length must be 0: the plan knows how long sequences are");
+  }
   MobaSelection selection;
   return moba_forward(problem, *options, {}, {}, {}, {}, {}, nullptr, selection, {});
 }

@@ -1,6 +1,6 @@
-// Block attention: every rank has all pooled keys and all keys, and the operator does the rest.
-#include "context/exchange.h"
-#include "context/pair.h"
+// Block attention: every rank has all pooled keys, so that all choices are made before keys move.
+#include "context/full_pairs.h"
+#include "context/moba_counts.h"
 
 #include <algorithm>
 #include <string>
@@ -15,14 +15,14 @@ std::vector<float> segment_means(
     const ContextCall& call,
     const ContextSegment& segment,
     std::int64_t block,
-    std::int64_t keys,
     const std::vector<float>& means) {
   const std::int64_t dim = call.problem.head_dim;
   const std::int64_t heads = ContextSizes(call).kv_row / dim;
   const std::int64_t all = static_cast<std::int64_t>(means.size()) / (heads * dim);
   const auto before = call.plan.cu().first(static_cast<std::size_t>(segment.sequence) + 1);
   const std::int64_t first = moba_block_count(before, block);
-  const std::int64_t count = (keys + block - 1) / block;
+  const std::int64_t keys[2] = {0, visible_keys(call, segment)};
+  const std::int64_t count = moba_block_count(keys, block);
   std::vector<float> part(static_cast<std::size_t>(heads * count * dim));
   for (std::int64_t head = 0; head < heads; ++head) {
     std::copy_n(
@@ -31,85 +31,204 @@ std::vector<float> segment_means(
   return part;
 }
 
-Status forward_segment(
+// A segment has a prefix of its sequence and chooses as the whole sequence does.
+MobaOptions segment_options(
+    const ContextCall& call, const MobaOptions& options, const ContextSegment& segment) {
+  MobaOptions result = options;
+  result.whole_length = call.problem.causal ? call.plan.length(segment.sequence) : 0;
+  return result;
+}
+
+std::int64_t segment_blocks(
+    const ContextCall& call, const MobaOptions& options, const ContextSegment& segment) {
+  const std::int64_t keys[2] = {0, visible_keys(call, segment)};
+  return moba_block_count(keys, options.block);
+}
+
+// Whether its sequence is one that goes through full attention.
+bool is_dense(const ContextCall& call, const MobaOptions& options, const ContextSegment& segment) {
+  const std::int64_t keys[2] = {0, call.plan.length(segment.sequence)};
+  return moba_block_count(keys, options.block) <= options.top_k;
+}
+
+Status check_selection(const ContextCall& call, const ContextSelection& selection) {
+  const auto segments = call.plan.segments(call.world.rank());
+  if (selection.choices.size() != segments.size()) {
+    return invalid_argument(
+        "selection is of " + std::to_string(selection.choices.size()) + " segments, the plan has " +
+        std::to_string(segments.size()) + " on this rank; give that of the forward call");
+  }
+  return {};
+}
+
+Status forward_with_all_keys(
     const ContextCall& call,
     const MobaOptions& options,
     const ContextTensors& tensors,
-    const GatheredKeys& all,
     const std::vector<float>& means,
-    const ContextSegment& segment,
     std::span<float> out,
     std::span<float> lse,
-    MobaSelection& selection,
-    ContextCounts* counts) {
+    ContextSelection& selection,
+    ContextMobaCounts& counts) {
+  const auto segments = call.plan.segments(call.world.rank());
+  return gathered_forward(
+      call,
+      tensors,
+      out,
+      lse,
+      [&](std::size_t s,
+          const AttentionProblem& problem,
+          const PieceInputs& in,
+          const PieceOutputs& to) -> Status {
+        MUSTER_RETURN_IF_ERROR(moba_forward(
+            problem,
+            segment_options(call, options, segments[s]),
+            in.q,
+            in.k,
+            in.v,
+            segment_means(call, segments[s], options.block, means),
+            to.out,
+            to.lse,
+            selection.choices[s],
+            counts.segment_spans(segment_blocks(call, options, segments[s]), true)));
+        counts.add_segment();
+        return {};
+      });
+}
+
+// All choices of this rank's queries.
+Status choose(
+    const ContextCall& call,
+    const MobaOptions& options,
+    const ContextTensors& tensors,
+    const std::vector<float>& means,
+    ContextSelection& selection,
+    ContextMobaCounts& counts) {
   const ContextSizes sizes(call);
-  const std::int64_t keys = visible_keys(call, segment);
-  const PairProblem problem(call.problem, segment.rows(), keys, call.problem.causal);
-  const std::int64_t key = first_key(call, segment) * sizes.kv_row;
-  const std::int64_t at = segment.local * sizes.q_row;
-  std::vector<float> part_lse(static_cast<std::size_t>(segment.rows() * sizes.heads));
-  ContextCounts found(sizes.heads);
-  MobaStatistics statistics;
-  if (counts != nullptr) {
-    statistics.selected_max_logit = found.max_logit;
-    statistics.nonfinite_rows = found.nonfinite_rows;
-  }
-  MUSTER_RETURN_IF_ERROR(moba_forward(
-      problem.get(),
-      options,
-      {tensors.q.data() + at},
-      {all.k.data() + key},
-      {all.v.data() + key},
-      segment_means(call, segment, options.block, keys, means),
-      {out.data() + at},
-      part_lse.data(),
-      selection,
-      statistics));
-  put_segment_lse(part_lse, segment, sizes, lse);
-  if (counts != nullptr) {
-    counts->add(found);
+  const auto segments = call.plan.segments(call.world.rank());
+  for (std::size_t s = 0; s < segments.size(); ++s) {
+    const PairProblem problem(
+        call.problem, segments[s].rows(), visible_keys(call, segments[s]), call.problem.causal);
+    MUSTER_RETURN_IF_ERROR(moba_choose(
+        problem.get(),
+        segment_options(call, options, segments[s]),
+        {tensors.q.data() + segments[s].local * sizes.q_row},
+        segment_means(call, segments[s], options.block, means),
+        selection.choices[s],
+        counts.segment_spans(segment_blocks(call, options, segments[s]), false)));
+    counts.add_segment();
   }
   return {};
+}
+
+Status attend_pair(
+    const ContextCall& call,
+    const MobaOptions& options,
+    const RingPair& pair,
+    const PieceOutputs& part,
+    const MobaSelection& selection,
+    RowCounts* counts) {
+  if (is_dense(call, options, pair.queries)) {
+    return attend_full_pair(call, pair, part, counts);
+  }
+  const ContextSizes sizes(call);
+  const auto rows = static_cast<std::size_t>(pair.queries.rows());
+  const PairProblem problem(
+      call.problem, pair.queries.rows(), visible_keys(call, pair.queries), call.problem.causal);
+  std::vector<std::uint8_t> bad;
+  MobaPartStatistics statistics;
+  if (counts != nullptr) {
+    bad.assign(static_cast<std::size_t>(sizes.heads) * rows, 0);
+    statistics = {counts->max_logit, bad};
+  }
+  MUSTER_RETURN_IF_ERROR(moba_attend_range(
+      problem.get(),
+      segment_options(call, options, pair.queries),
+      {pair.keys.begin, pair.keys.end},
+      pair.inputs.q,
+      pair.inputs.k,
+      pair.inputs.v,
+      selection,
+      part.out,
+      part.lse,
+      statistics));
+  for (std::size_t i = 0; i < bad.size(); ++i) {
+    const std::size_t place = i / rows * static_cast<std::size_t>(sizes.rows) +
+                              static_cast<std::size_t>(pair.queries.local) + i % rows;
+    counts->rows[place] = bad[i] != 0 ? 1 : counts->rows[place];
+  }
+  return {};
+}
+
+Status attend_pair_backward(
+    const ContextCall& call,
+    const MobaOptions& options,
+    const RingPair& pair,
+    const PieceGradients& part,
+    const MobaSelection& selection) {
+  if (is_dense(call, options, pair.queries)) {
+    return attend_full_pair_backward(call, pair, part);
+  }
+  const PairProblem problem(
+      call.problem, pair.queries.rows(), visible_keys(call, pair.queries), call.problem.causal);
+  return moba_attend_range_backward(
+      problem.get(),
+      segment_options(call, options, pair.queries),
+      {pair.keys.begin, pair.keys.end},
+      pair.inputs.q,
+      pair.inputs.k,
+      pair.inputs.v,
+      part.out,
+      part.lse,
+      part.dout,
+      selection,
+      part.dq,
+      part.dk,
+      part.dv);
 }
 
 }  // namespace
 
 Status context_moba_forward(
     const ContextCall& call,
+    ContextForm form,
     const MobaOptions& options,
     const ContextTensors& tensors,
     std::span<float> out,
     std::span<float> lse,
     ContextSelection& selection,
-    const AttentionStatistics& statistics) {
+    const MobaStatistics& statistics) {
   MUSTER_RETURN_IF_ERROR(check_context_call(call, &options));
-  MUSTER_RETURN_IF_ERROR(check_context_forward(call, tensors, out, lse, statistics));
+  MUSTER_RETURN_IF_ERROR(check_context_forward(call, tensors, out, lse, {}));
+  MUSTER_RETURN_IF_ERROR(check_context_moba(call, options, statistics));
   std::vector<float> means;
   MUSTER_RETURN_IF_ERROR(context_block_means(call, options, tensors.k, means));
-  GatheredKeys all;
-  MUSTER_RETURN_IF_ERROR(gather_keys(call, tensors, all));
-  const auto segments = call.plan.segments(call.world.rank());
-  selection.choices.resize(segments.size());
-  ContextCounts counts(call.problem.heads);
-  const bool count = !statistics.max_logit.empty() || !statistics.nonfinite_rows.empty();
-  for (std::size_t s = 0; s < segments.size(); ++s) {
-    MUSTER_RETURN_IF_ERROR(forward_segment(
-        call,
-        options,
-        tensors,
-        all,
-        means,
-        segments[s],
-        out,
-        lse,
-        selection.choices[s],
-        count ? &counts : nullptr));
+  selection.choices.resize(call.plan.segments(call.world.rank()).size());
+  ContextMobaCounts counts(call, options, statistics);
+  if (form == ContextForm::kAllGather) {
+    MUSTER_RETURN_IF_ERROR(
+        forward_with_all_keys(call, options, tensors, means, out, lse, selection, counts));
+    return counts.share(tensors.q, tensors.k);
   }
-  return counts.share(call, statistics);
+  MUSTER_RETURN_IF_ERROR(choose(call, options, tensors, means, selection, counts));
+  RowCounts rows{ContextSizes(call)};
+  MUSTER_RETURN_IF_ERROR(
+      ring_forward(call, tensors, out, lse, [&](const RingPair& pair, const PieceOutputs& part) {
+        return attend_pair(
+            call,
+            options,
+            pair,
+            part,
+            selection.choices[pair.segment],
+            counts.wants_rows() ? &rows : nullptr);
+      }));
+  counts.add_rows(rows);
+  return counts.share(tensors.q, tensors.k);
 }
 
 Status context_moba_backward(
     const ContextCall& call,
+    ContextForm form,
     const MobaOptions& options,
     const ContextTensors& tensors,
     std::span<const float> out,
@@ -119,45 +238,45 @@ Status context_moba_backward(
     const ContextGradients& gradients) {
   MUSTER_RETURN_IF_ERROR(check_context_call(call, &options));
   MUSTER_RETURN_IF_ERROR(check_context_backward(call, tensors, out, lse, dout, gradients));
-  const ContextSizes sizes(call);
+  MUSTER_RETURN_IF_ERROR(check_selection(call, selection));
+  if (form == ContextForm::kRing) {
+    return ring_backward(
+        call,
+        tensors,
+        out,
+        lse,
+        dout,
+        gradients,
+        [&](const RingPair& pair, const PieceGradients& part) {
+          return attend_pair_backward(call, options, pair, part, selection.choices[pair.segment]);
+        });
+  }
   const auto segments = call.plan.segments(call.world.rank());
-  if (selection.choices.size() != segments.size()) {
-    return invalid_argument(
-        "selection is of " + std::to_string(selection.choices.size()) + " segments, the plan has " +
-        std::to_string(segments.size()) + " on this rank; give that of the forward call");
-  }
-  GatheredKeys all;
-  MUSTER_RETURN_IF_ERROR(gather_keys(call, tensors, all));
-  std::vector<float> dk(all.k.size(), 0.0F);
-  std::vector<float> dv(all.v.size(), 0.0F);
-  for (std::size_t s = 0; s < segments.size(); ++s) {
-    const ContextSegment& segment = segments[s];
-    const std::int64_t keys = visible_keys(call, segment);
-    const PairProblem problem(call.problem, segment.rows(), keys, call.problem.causal);
-    const std::int64_t key = first_key(call, segment) * sizes.kv_row;
-    const std::int64_t at = segment.local * sizes.q_row;
-    std::vector<float> part_k(static_cast<std::size_t>(keys * sizes.kv_row));
-    std::vector<float> part_v(part_k.size());
-    const auto part_lse = segment_lse(lse, segment, sizes);
-    MUSTER_RETURN_IF_ERROR(moba_backward(
-        problem.get(),
-        options,
-        {tensors.q.data() + at},
-        {all.k.data() + key},
-        {all.v.data() + key},
-        {out.data() + at},
-        part_lse.data(),
-        {dout.data() + at},
-        selection.choices[s],
-        {gradients.dq.data() + at},
-        {part_k.data()},
-        {part_v.data()}));
-    add_to(dk.data() + key, part_k.data(), keys * sizes.kv_row);
-    add_to(dv.data() + key, part_v.data(), keys * sizes.kv_row);
-  }
-  auto* bytes = call.traffic == nullptr ? nullptr : &call.traffic->gradient_bytes;
-  MUSTER_RETURN_IF_ERROR(reduce_rows(call, dk, sizes.kv_row, gradients.dk, bytes));
-  return reduce_rows(call, dv, sizes.kv_row, gradients.dv, bytes);
+  return gathered_backward(
+      call,
+      tensors,
+      out,
+      lse,
+      dout,
+      gradients,
+      [&](std::size_t s,
+          const AttentionProblem& problem,
+          const PieceInputs& in,
+          const PieceGradients& g) {
+        return moba_backward(
+            problem,
+            segment_options(call, options, segments[s]),
+            in.q,
+            in.k,
+            in.v,
+            g.out,
+            g.lse,
+            g.dout,
+            selection.choices[s],
+            g.dq,
+            g.dk,
+            g.dv);
+      });
 }
 
 }  // namespace muster::kernels

@@ -14,12 +14,19 @@ namespace {
 Expected<FlashTensor> input(
     const FlashCall& call, FlashSide side, const char* name, const AttentionInput& tensor) {
   return flash_tensor(
-      call, side, name, tensor.data, tensor.token_stride, tensor.head_stride, false);
+      call,
+      side,
+      name,
+      {tensor.data, tensor.token_stride, tensor.head_stride, tensor.tokens, false});
 }
 
 Expected<FlashTensor> output(
     const FlashCall& call, FlashSide side, const char* name, const AttentionOutput& tensor) {
-  return flash_tensor(call, side, name, tensor.data, tensor.token_stride, tensor.head_stride, true);
+  return flash_tensor(
+      call,
+      side,
+      name,
+      {tensor.data, tensor.token_stride, tensor.head_stride, tensor.tokens, true});
 }
 
 Expected<FlashInputs> inputs(
@@ -34,11 +41,15 @@ Expected<FlashInputs> inputs(
   return in;
 }
 
+std::size_t lse_size(const FlashCall& call) {
+  return call.type == AttentionType::kFloat64 ? sizeof(double) : sizeof(float);
+}
+
 Status check_lse(const FlashCall& call, const void* lse) {
   if (lse == nullptr && call.total_q > 0) {
     return invalid_argument("attention: lse is null, but there are queries");
   }
-  return {};
+  return check_alignment("lse", lse, lse_size(call));
 }
 
 Status check_span(const FlashCall& call, const char* name, std::size_t size) {
@@ -109,6 +120,7 @@ Status flash_attention_backward(
   MUSTER_ASSIGN_OR_RETURN(gradients.dk, output(call, FlashSide::kKeys, "dk", dk));
   MUSTER_ASSIGN_OR_RETURN(gradients.dv, output(call, FlashSide::kKeys, "dv", dv));
   MUSTER_RETURN_IF_ERROR(check_lse(call, lse));
+  MUSTER_RETURN_IF_ERROR(check_alignment("dlse", dlse, lse_size(call)));
   if (call.type == AttentionType::kFloat64) {
     flash_backward_call<double>(call, in, gradients);
   } else {

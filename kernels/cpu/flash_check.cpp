@@ -57,6 +57,10 @@ Status check_numbers(const AttentionProblem& problem) {
   if (problem.bias_head_stride < 0 || problem.bias_row_stride < 0) {
     return invalid_argument("attention: bias_head_stride and bias_row_stride must not be negative");
   }
+  if (problem.type != AttentionType::kFloat32 && problem.type != AttentionType::kBFloat16 &&
+      problem.type != AttentionType::kFloat64) {
+    return invalid_argument("attention: type is none of fp32, bf16 and fp64");
+  }
   if (problem.threads < 1) {
     return invalid_argument(
         "attention: threads is " + number(problem.threads) + ", it must be at least 1");
@@ -87,6 +91,7 @@ bool overflows(std::int64_t count, std::int64_t stride, std::int64_t more) {
 Expected<FlashCall> flash_call(const AttentionProblem& problem) {
   MUSTER_RETURN_IF_ERROR(check_heads(problem));
   MUSTER_RETURN_IF_ERROR(check_numbers(problem));
+  MUSTER_RETURN_IF_ERROR(check_alignment("bias", problem.bias, sizeof(float)));
   MUSTER_RETURN_IF_ERROR(check_lengths("cu_q", problem.cu_q));
   const auto cu_k = problem.cu_k.empty() ? problem.cu_q : problem.cu_k;
   MUSTER_RETURN_IF_ERROR(check_lengths("cu_k", cu_k));
@@ -117,14 +122,17 @@ Expected<FlashCall> flash_call(const AttentionProblem& problem) {
   return call;
 }
 
+Status check_alignment(const char* name, const void* data, std::size_t size) {
+  if (reinterpret_cast<std::uintptr_t>(data) % size != 0) {
+    return invalid_argument(
+        std::string("attention: ") + name + " is not aligned to its elements of " +
+        std::to_string(size) + " bytes");
+  }
+  return {};
+}
+
 Expected<FlashTensor> flash_tensor(
-    const FlashCall& call,
-    FlashSide side,
-    const char* name,
-    const void* data,
-    std::int64_t token_stride,
-    std::int64_t head_stride,
-    bool written) {
+    const FlashCall& call, FlashSide side, const char* name, const FlashView& view) {
   const std::string prefix = std::string("attention: ") + name;
   const bool keys = side == FlashSide::kKeys;
   const std::int64_t heads = keys ? call.kv_heads : call.heads;
@@ -132,22 +140,24 @@ Expected<FlashTensor> flash_tensor(
                               : keys ? call.sequences.back().k_begin + call.sequences.back().k_count
                                      : call.total_q;
   FlashTensor tensor;
-  tensor.data = const_cast<void*>(data);
-  tensor.head_stride = head_stride == 0 ? call.head_dim : head_stride;
-  tensor.token_stride = token_stride == 0 ? heads * call.head_dim : token_stride;
+  tensor.data = const_cast<void*>(view.data);
+  tensor.head_stride = view.head_stride == 0 ? call.head_dim : view.head_stride;
+  tensor.token_stride = view.token_stride == 0 ? heads * call.head_dim : view.token_stride;
+  if (view.tokens != 0 && view.tokens < tokens) {
+    return invalid_argument(
+        prefix + " has " + number(view.tokens) + " tokens, but " + (keys ? "cu_k" : "cu_q") +
+        " ends at " + number(tokens));
+  }
   if (tokens == 0) {
     return tensor;
   }
-  if (data == nullptr) {
+  if (view.data == nullptr) {
     return invalid_argument(prefix + " is null, but there are tokens");
   }
   const std::size_t size = call.type == AttentionType::kBFloat16  ? 2
                            : call.type == AttentionType::kFloat64 ? 8
                                                                   : 4;
-  if (reinterpret_cast<std::uintptr_t>(data) % size != 0) {
-    return invalid_argument(
-        prefix + " is not aligned to its elements of " + std::to_string(size) + " bytes");
-  }
+  MUSTER_RETURN_IF_ERROR(check_alignment(name, view.data, size));
   if (tensor.token_stride < 0 || tensor.head_stride < 0) {
     return invalid_argument(prefix + " has a negative stride");
   }
@@ -155,7 +165,7 @@ Expected<FlashTensor> flash_tensor(
     return invalid_argument(prefix + " has strides that overflow 64 bits of address");
   }
   if (!is_disjoint(tensor, tokens, heads, call.head_dim) &&
-      (written || (tokens > 1 && tensor.token_stride < call.head_dim) ||
+      (view.written || (tokens > 1 && tensor.token_stride < call.head_dim) ||
        (heads > 1 && tensor.head_stride < call.head_dim))) {
     return invalid_argument(
         prefix + " has strides " + number(tensor.token_stride) + " (token) and " +

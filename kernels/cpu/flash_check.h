@@ -5,6 +5,8 @@
 
 #include <muster/common/expected.h>
 
+#include <cstddef>
+
 namespace muster::kernels {
 
 // A problem with its defaults filled in. kInvalidArgument names the argument and the rule.
@@ -12,14 +14,20 @@ namespace muster::kernels {
 
 enum class FlashSide : std::uint8_t { kQueries, kKeys };
 
+// A tensor as the caller describes it.
+struct FlashView {
+  const void* data{nullptr};
+  std::int64_t token_stride{0};
+  std::int64_t head_stride{0};
+  std::int64_t tokens{0};
+  bool written{false};
+};
+
 // A tensor of the call with its default strides filled in; `name` is for the message.
 [[nodiscard]] Expected<FlashTensor> flash_tensor(
-    const FlashCall& call,
-    FlashSide side,
-    const char* name,
-    const void* data,
-    std::int64_t token_stride,
-    std::int64_t head_stride,
-    bool written);
+    const FlashCall& call, FlashSide side, const char* name, const FlashView& view);
+
+// lse, dlse and bias: aligned to elements of `size` bytes. Null is aligned.
+[[nodiscard]] Status check_alignment(const char* name, const void* data, std::size_t size);
 
 }  // namespace muster::kernels

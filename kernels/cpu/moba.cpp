@@ -1,5 +1,6 @@
 // The public calls: checks, then gate, sparse sequences, dense sequences, statistics.
 #include "cpu/moba_backward.h"
+#include "cpu/moba_check.h"
 #include "cpu/moba_dense.h"
 #include "cpu/moba_forward.h"
 #include "cpu/moba_gate.h"
@@ -10,40 +11,6 @@
 #include <string>
 
 namespace muster::kernels {
-
-namespace {
-
-template <typename T>
-Status check_span(std::string_view name, std::span<T> span, std::int64_t size) {
-  if (!span.empty() && static_cast<std::int64_t>(span.size()) != size) {
-    return invalid_argument(
-        std::string(name) + " has " + std::to_string(span.size()) + " elements, must have " +
-        std::to_string(size) + " or none");
-  }
-  return {};
-}
-
-Status check_statistics(const MobaPlan& plan, const MobaStatistics& statistics) {
-  const std::int64_t heads = plan.heads;
-  MUSTER_RETURN_IF_ERROR(check_span("selected_max_logit", statistics.selected_max_logit, heads));
-  MUSTER_RETURN_IF_ERROR(check_span("gate_bound", statistics.gate_bound, heads));
-  MUSTER_RETURN_IF_ERROR(check_span("norm_bound", statistics.norm_bound, heads));
-  MUSTER_RETURN_IF_ERROR(check_span("nonfinite_rows", statistics.nonfinite_rows, heads));
-  MUSTER_RETURN_IF_ERROR(check_span("nonfinite_scores", statistics.nonfinite_scores, heads));
-  MUSTER_RETURN_IF_ERROR(
-      check_span("block_counts", statistics.block_counts, heads * plan.max_blocks));
-  MUSTER_RETURN_IF_ERROR(check_span("sink_share", statistics.sink_share, heads));
-  return check_span("gate_margin", statistics.gate_margin, heads);
-}
-
-Status check_lse(const MobaPlan& plan, const void* lse) {
-  if (plan.total_q > 0 && lse == nullptr) {
-    return invalid_argument("lse has no data: the backward pass needs it");
-  }
-  return {};
-}
-
-}  // namespace
 
 Status moba_block_means(
     const AttentionProblem& problem,
@@ -62,7 +29,7 @@ Status moba_block_means(
         "head_dim = " +
         std::to_string(size));
   }
-  MUSTER_RETURN_IF_ERROR(check_span("nonfinite_keys", nonfinite_keys, plan.kv_heads));
+  MUSTER_RETURN_IF_ERROR(check_moba_span("nonfinite_keys", nonfinite_keys, plan.kv_heads));
   make_block_means(plan, keys, means.data());
   if (!nonfinite_keys.empty()) {
     count_nonfinite_keys(plan, keys, nonfinite_keys);
@@ -89,10 +56,10 @@ Status moba_forward(
   MUSTER_ASSIGN_OR_RETURN(tensors.out, moba_output("out", out, plan, plan.total_q, plan.heads));
   tensors.lse = lse;
   tensors.count_nonfinite = !statistics.nonfinite_rows.empty();
-  MUSTER_RETURN_IF_ERROR(check_lse(plan, lse));
+  MUSTER_RETURN_IF_ERROR(check_moba_lse(plan, lse));
   const std::int64_t size = plan.kv_heads * plan.total_blocks * plan.dim;
-  MUSTER_RETURN_IF_ERROR(check_span("means", means, size));
-  MUSTER_RETURN_IF_ERROR(check_statistics(plan, statistics));
+  MUSTER_RETURN_IF_ERROR(check_moba_span("means", means, size));
+  MUSTER_RETURN_IF_ERROR(check_moba_statistics(plan, statistics));
 
   MobaSelection::State& state = selection.state();
   state.begin(plan);
@@ -141,7 +108,7 @@ Status moba_backward(
   MUSTER_ASSIGN_OR_RETURN(tensors.dk, moba_output("dk", dk, plan, plan.total_k, plan.kv_heads));
   MUSTER_ASSIGN_OR_RETURN(tensors.dv, moba_output("dv", dv, plan, plan.total_k, plan.kv_heads));
   tensors.lse = lse;
-  MUSTER_RETURN_IF_ERROR(check_lse(plan, lse));
+  MUSTER_RETURN_IF_ERROR(check_moba_lse(plan, lse));
   MUSTER_RETURN_IF_ERROR(selection.state().check(plan));
   for (const MobaDenseRun& run : dense_runs(plan)) {
     MUSTER_RETURN_IF_ERROR(dense_backward(plan, problem, run, tensors));

@@ -55,9 +55,19 @@ struct Unit {
   const MobaSelection::State& state;
   const MobaSequence& sequence;
   std::int64_t kv_head{0};
-  // [keys, stride] over the heads of a group; null for a group of one.
+  // [keys of the part, stride] over the heads of a group; null for a group of one.
   T* dk{nullptr};
   T* dv{nullptr};
+
+  // Keys of the sequence that k and v hold.
+  [[nodiscard]] std::int64_t first_key() const { return tensors.part.begin; }
+
+  [[nodiscard]] std::int64_t last_key() const { return tensors.part.last(sequence.keys); }
+
+  // Row of k, v, dk and dv that a key lies in.
+  [[nodiscard]] std::int64_t token(std::int64_t key) const {
+    return sequence.k_begin + key - tensors.part.begin;
+  }
 };
 
 template <typename T>
@@ -111,8 +121,9 @@ class Worker {
     for (std::int64_t block = range_.begin; block < range_.end; ++block) {
       const std::int64_t first = block * plan_.options.block;
       const std::int64_t last = std::min(first + plan_.options.block, sequence_.keys);
-      for (std::int64_t key = first; key < last; key += chunk_) {
-        run_keys(block, last, key, std::min(chunk_, last - key));
+      const std::int64_t end = unit_.tensors.part.last(last);
+      for (std::int64_t key = unit_.tensors.part.first(first); key < end; key += chunk_) {
+        run_keys(block, last, key, std::min(chunk_, end - key));
       }
     }
   }
@@ -123,8 +134,8 @@ class Worker {
     T* dk = dk_;
     T* dv = dv_;
     if (unit_.dk != nullptr) {
-      dk = unit_.dk + key * shape_.stride;
-      dv = unit_.dv + key * shape_.stride;
+      dk = unit_.dk + (key - unit_.first_key()) * shape_.stride;
+      dv = unit_.dv + (key - unit_.first_key()) * shape_.stride;
     } else {
       std::fill_n(dk, count * shape_.stride, T{0});
       std::fill_n(dv, count * shape_.stride, T{0});
@@ -151,17 +162,17 @@ class Worker {
   }
 
   void load_keys(std::int64_t key, std::int64_t count) {
-    MobaRows rows = unit_.tensors.k.rows(sequence_.k_begin + key, unit_.kv_head);
+    MobaRows rows = unit_.tensors.k.rows(unit_.token(key), unit_.kv_head);
     rows.count = count;
     table_.gather(rows, plan_.dim, k_, shape_.stride);
-    rows = unit_.tensors.v.rows(sequence_.k_begin + key, unit_.kv_head);
+    rows = unit_.tensors.v.rows(unit_.token(key), unit_.kv_head);
     rows.count = count;
     table_.gather(rows, plan_.dim, v_, shape_.stride);
   }
 
   void write_keys(
       const MobaOutput& to, std::int64_t key, std::int64_t count, const T* from, T factor) {
-    MobaTarget target = to.rows(sequence_.k_begin + key, unit_.kv_head);
+    MobaTarget target = to.rows(unit_.token(key), unit_.kv_head);
     target.count = count;
     std::fill_n(factors_, count, factor);
     table_.scatter(from, shape_.stride, factors_, target, plan_.dim);
@@ -248,7 +259,9 @@ std::vector<Range<T>> cut_ranges(const Unit<T>& unit, std::int64_t head, std::in
   std::vector<std::int64_t> work{0};
   for (std::int64_t b = 0; b < sequence.blocks; ++b) {
     const auto listed = static_cast<std::int64_t>(unit.state.list(sequence, choice, b).size());
-    work.push_back(work.back() + listed + unit.plan.options.block);
+    const std::int64_t key = b * unit.plan.options.block;
+    const bool held = key < unit.last_key() && key + unit.plan.options.block > unit.first_key();
+    work.push_back(work.back() + (held ? listed + unit.plan.options.block : 0));
   }
   std::vector<Range<T>> ranges;
   std::int64_t begin = 0;
@@ -325,7 +338,7 @@ void write_group(const Unit<T>& unit, std::int64_t begin, std::int64_t end) {
   T factors[static_cast<std::size_t>(kTaskRows)];
   const auto write = [&](const MobaOutput& to, const T* from, T factor) {
     std::fill_n(factors, end - begin, factor);
-    MobaTarget target = to.rows(unit.sequence.k_begin, unit.kv_head);
+    MobaTarget target = to.rows(unit.token(unit.first_key()), unit.kv_head);
     target.first = begin;
     target.count = end - begin;
     moba_table<T>().scatter(from + begin * stride, stride, factors, target, unit.plan.dim);
@@ -343,11 +356,12 @@ void run_unit(Unit<T> unit, const Runner& run) {
   const auto end_of = [](std::int64_t task, std::int64_t count) {
     return std::min((task + 1) * kTaskRows, count);
   };
+  const std::int64_t keys = unit.last_key() - unit.first_key();
   Buffer<T> group;
   if (plan.group > 1) {
-    unit.dk = group.reserve(2 * sequence.keys * stride);
-    unit.dv = unit.dk + sequence.keys * stride;
-    std::fill_n(unit.dk, 2 * sequence.keys * stride, T{0});
+    unit.dk = group.reserve(2 * keys * stride);
+    unit.dv = unit.dk + keys * stride;
+    std::fill_n(unit.dk, 2 * keys * stride, T{0});
   }
   Buffer<T> queries;
   for (std::int64_t h = 0; h < plan.group; ++h) {
@@ -373,9 +387,8 @@ void run_unit(Unit<T> unit, const Runner& run) {
     });
   }
   if (plan.group > 1) {
-    run((sequence.keys + kTaskRows - 1) / kTaskRows, [&](std::int64_t task) {
-      write_group(unit, task * kTaskRows, end_of(task, sequence.keys));
-    });
+    run((keys + kTaskRows - 1) / kTaskRows,
+        [&](std::int64_t task) { write_group(unit, task * kTaskRows, end_of(task, keys)); });
   }
 }
 

@@ -40,6 +40,7 @@ struct MobaGradientTensors {
   MobaOutput dq;
   MobaOutput dk;
   MobaOutput dv;
+  MobaPart part;
 };
 
 [[nodiscard]] Status dense_backward(

@@ -109,8 +109,9 @@ class Window {
       const std::int64_t first = block * plan_.options.block;
       const std::int64_t rows_end = std::min(end_, first + plan_.options.block - shift);
       const std::int64_t keys_end = rows_end + shift;
-      for (std::int64_t key = first; key < keys_end; key += chunk_) {
-        const std::int64_t count = std::min(chunk_, keys_end - key);
+      const std::int64_t last = tensors_.part.last(keys_end);
+      for (std::int64_t key = tensors_.part.first(first); key < last; key += chunk_) {
+        const std::int64_t count = std::min(chunk_, last - key);
         load_keys(key, count);
         // Queries before the first key of the piece see none of it.
         for (std::int64_t r = std::max(row, key - shift); r < rows_end; r += kMobaTile) {
@@ -121,9 +122,10 @@ class Window {
     }
   }
 
-  void attend_list(std::span<const std::int32_t> list, std::int64_t first, std::int64_t last) {
+  void attend_list(std::span<const std::int32_t> list, std::int64_t first, std::int64_t end) {
     const auto size = static_cast<std::int64_t>(list.size());
-    for (std::int64_t key = first; key < last; key += chunk_) {
+    const std::int64_t last = tensors_.part.last(end);
+    for (std::int64_t key = tensors_.part.first(first); key < last; key += chunk_) {
       const std::int64_t count = std::min(chunk_, last - key);
       load_keys(key, count);
       for (std::int64_t i = 0; i < size; i += kMobaTile) {
@@ -134,10 +136,11 @@ class Window {
 
   void load_keys(std::int64_t key, std::int64_t count) {
     const std::int64_t kv_head = head_ / plan_.group;
-    MobaRows rows = tensors_.k.rows(sequence_->k_begin + key, kv_head);
+    const std::int64_t token = sequence_->k_begin + key - tensors_.part.begin;
+    MobaRows rows = tensors_.k.rows(token, kv_head);
     rows.count = count;
     table_.gather(rows, plan_.dim, k_, shape_.stride);
-    rows = tensors_.v.rows(sequence_->k_begin + key, kv_head);
+    rows = tensors_.v.rows(token, kv_head);
     rows.count = count;
     table_.gather(rows, plan_.dim, v_, shape_.stride);
     keys_ = count;
@@ -197,7 +200,11 @@ class Window {
     table_.scatter(out_, shape_.stride, factors_, target, plan_.dim);
     if (tensors_.count_nonfinite) {
       for (std::int64_t i = 0; i < count; ++i) {
-        result.nonfinite += nonfinite(i) ? 1 : 0;
+        const bool bad = nonfinite(i);
+        result.nonfinite += bad ? 1 : 0;
+        if (bad && tensors_.bad_rows != nullptr) {
+          tensors_.bad_rows[head_ * plan_.total_q + sequence_->q_begin + begin_ + i] = 1;
+        }
       }
     }
     return result;

@@ -16,6 +16,8 @@ struct MobaForwardTensors {
   MobaOutput out;
   void* lse{nullptr};
   bool count_nonfinite{false};
+  MobaPart part;
+  std::uint8_t* bad_rows{nullptr};  // [heads, total_q] set for rows that are not finite, or null
 };
 
 // Keys of a block that are worked on at once: as many as fit in `bytes` with their values, equal

@@ -53,7 +53,9 @@ Status check_numbers(const AttentionProblem& problem) {
     return invalid_argument("softcap must be finite and not negative (0: none)");
   }
   if (problem.bias != nullptr) {
-    return invalid_argument("bias: block attention takes none; use full attention for this layer");
+    return invalid_argument(
+        "bias must be null: the gate scores blocks by their mean keys and cannot see it; use full "
+        "attention for this layer");
   }
   if (problem.threads < 1) {
     return invalid_argument(
@@ -66,6 +68,11 @@ Status check_numbers(const AttentionProblem& problem) {
   return {};
 }
 
+// Blocks of `keys` keys, without a sum that could overflow.
+std::int64_t blocks_of(std::int64_t keys, std::int64_t block) {
+  return keys == 0 ? 0 : (keys - 1) / block + 1;
+}
+
 Status check_options(const AttentionProblem& problem, const MobaOptions& options) {
   if (options.block < 1) {
     return invalid_argument(
@@ -75,6 +82,15 @@ Status check_options(const AttentionProblem& problem, const MobaOptions& options
     return invalid_argument(
         "top_k is " + std::to_string(options.top_k) +
         ", must be at least 1: it counts the current block");
+  }
+  if (options.whole_length < 0) {
+    return invalid_argument(
+        "whole_length is " + std::to_string(options.whole_length) +
+        ", must be the keys of the whole sequence, or 0 where the call has them all");
+  }
+  if (options.whole_length > 0 && !problem.causal) {
+    return invalid_argument(
+        "whole_length needs a causal mask: without one a query attends to keys not there yet");
   }
   if (options.force_neighbour && !problem.causal) {
     return invalid_argument("force_neighbour needs a causal mask: without one no block is current");
@@ -118,6 +134,11 @@ Expected<Tensor> checked_tensor(
       element(plan.type),
       view.token_stride == 0 ? heads * plan.dim : view.token_stride,
       view.head_stride == 0 ? plan.dim : view.head_stride};
+  if (view.tokens != 0 && view.tokens < tokens) {
+    return invalid_argument(
+        std::string(name) + " has " + std::to_string(view.tokens) +
+        " tokens, but the offsets in cu_q or cu_k end at " + std::to_string(tokens));
+  }
   if (tokens == 0) {
     return result;
   }
@@ -135,6 +156,14 @@ Expected<Tensor> checked_tensor(
         std::string(name) + ": token_stride " + std::to_string(result.token_stride) +
         " and head_stride " + std::to_string(result.head_stride) + " must be at least head_dim " +
         std::to_string(plan.dim) + " elements");
+  }
+  std::int64_t last = 0;
+  // Bytes, of up to 8 for each element, have to fit too.
+  if (__builtin_mul_overflow(tokens, result.token_stride, &last) || last > (INT64_MAX >> 5) ||
+      __builtin_mul_overflow(heads, result.head_stride, &last) || last > (INT64_MAX >> 5)) {
+    return invalid_argument(
+        std::string(name) + ": token_stride " + std::to_string(result.token_stride) +
+        " and head_stride " + std::to_string(result.head_stride) + " overflow 64 bits of address");
   }
   const bool by_token = result.token_stride >= (heads - 1) * result.head_stride + plan.dim;
   const bool by_head = result.head_stride >= (tokens - 1) * result.token_stride + plan.dim;
@@ -180,8 +209,9 @@ Expected<MobaPlan> plan_moba(const AttentionProblem& problem, const MobaOptions&
     sequence.k_begin = cu_k[i];
     sequence.keys = cu_k[i + 1] - cu_k[i];
     sequence.first_block = plan.total_blocks;
-    sequence.blocks = (sequence.keys + options.block - 1) / options.block;
-    sequence.dense = sequence.blocks <= options.top_k;
+    sequence.blocks = blocks_of(sequence.keys, options.block);
+    sequence.dense =
+        blocks_of(std::max(sequence.keys, options.whole_length), options.block) <= options.top_k;
     plan.sparse = plan.sparse || !sequence.dense;
     plan.total_blocks += sequence.blocks;
     plan.max_blocks = std::max(plan.max_blocks, sequence.blocks);
@@ -235,7 +265,7 @@ void run_moba_tasks(
 std::int64_t moba_block_count(std::span<const std::int64_t> cu_k, std::int64_t block) {
   std::int64_t count = 0;
   for (std::size_t i = 1; i < cu_k.size() && block > 0; ++i) {
-    count += (cu_k[i] - cu_k[i - 1] + block - 1) / block;
+    count += blocks_of(cu_k[i] - cu_k[i - 1], block);
   }
   return count;
 }

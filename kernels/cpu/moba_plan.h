@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -72,6 +73,16 @@ struct MobaPlan {
     const std::int64_t current = current_block(sequence, row);
     return causal ? (current > 0 ? current : 0) : sequence.blocks;
   }
+};
+
+// Keys of a call's only sequence that k and v hold, or all keys of all sequences.
+struct MobaPart {
+  std::int64_t begin{0};
+  std::int64_t end{std::numeric_limits<std::int64_t>::max()};
+
+  [[nodiscard]] std::int64_t first(std::int64_t key) const { return key > begin ? key : begin; }
+
+  [[nodiscard]] std::int64_t last(std::int64_t key) const { return key < end ? key : end; }
 };
 
 // Checks sizes and options.

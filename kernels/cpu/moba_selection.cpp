@@ -75,7 +75,8 @@ Status MobaSelection::State::check(const MobaPlan& other) const {
   const bool same = plan.heads == other.heads && plan.kv_heads == other.kv_heads &&
                     plan.causal == other.causal && plan.sequences == other.sequences &&
                     a.block == b.block && a.top_k == b.top_k &&
-                    a.force_neighbour == b.force_neighbour && a.share_in_group == b.share_in_group;
+                    a.force_neighbour == b.force_neighbour &&
+                    a.share_in_group == b.share_in_group && a.whole_length == b.whole_length;
   if (!same) {
     return invalid_argument(
         "selection is of another problem (heads, sequences, mask or options differ): pass the one "

@@ -25,20 +25,37 @@ std::vector<Norms> row_norms(
   return result;
 }
 
-// scale * max |q| * max |k|, upwards by what the rounding of a sum of `dim` products can add.
+// Largest squared norm of a row of each head, +inf where one is not finite.
+std::vector<double> largest_squares(
+    const MobaPlan& plan, const MobaTensor& tensor, std::int64_t tokens, std::int64_t heads) {
+  std::vector<double> result;
+  for (const Norms& norms : row_norms(plan, tensor, tokens, heads)) {
+    result.push_back(
+        norms.nonfinite == 0 ? norms.largest_square : std::numeric_limits<double>::infinity());
+  }
+  return result;
+}
+
+// scale * |q| * |k|, upwards by what the rounding of a sum of `dim` products can add.
+float norm_bound(double scale, std::int64_t dim, double q_square, double k_square) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (q_square == kInfinity || k_square == kInfinity) {
+    return std::numeric_limits<float>::infinity();
+  }
+  const double rounding = 1 + static_cast<double>(dim + 8) * 0x1p-24;
+  return static_cast<float>(scale * std::sqrt(q_square) * std::sqrt(k_square) * rounding);
+}
+
 void write_norm_bound(
     const MobaPlan& plan, const MobaTensor& q, const MobaTensor& k, std::span<float> bound) {
-  const std::vector<Norms> of_q = row_norms(plan, q, plan.total_q, plan.heads);
-  const std::vector<Norms> of_k = row_norms(plan, k, plan.total_k, plan.kv_heads);
-  const double rounding = 1 + static_cast<double>(plan.dim + 8) * 0x1p-24;
+  const auto of_q = largest_squares(plan, q, plan.total_q, plan.heads);
+  const auto of_k = largest_squares(plan, k, plan.total_k, plan.kv_heads);
   for (std::int64_t h = 0; h < plan.heads; ++h) {
-    const Norms& a = of_q[static_cast<std::size_t>(h)];
-    const Norms& b = of_k[static_cast<std::size_t>(h / plan.group)];
-    const double value =
-        plan.scale * std::sqrt(a.largest_square) * std::sqrt(b.largest_square) * rounding;
-    const bool bounded = a.nonfinite == 0 && b.nonfinite == 0;
-    bound[static_cast<std::size_t>(h)] =
-        bounded ? static_cast<float>(value) : std::numeric_limits<float>::infinity();
+    bound[static_cast<std::size_t>(h)] = norm_bound(
+        plan.scale,
+        plan.dim,
+        of_q[static_cast<std::size_t>(h)],
+        of_k[static_cast<std::size_t>(h / plan.group)]);
   }
 }
 
@@ -104,7 +121,36 @@ void write_counts(const MobaSelection::State& state, const MobaStatistics& stati
 
 bool wants_gate(const MobaStatistics& statistics) {
   return !statistics.gate_bound.empty() || !statistics.nonfinite_scores.empty() ||
-         !statistics.gate_margin.empty();
+         !statistics.gate_margin.empty() || !statistics.gate_margin_rows.empty();
+}
+
+void write_choice_statistics(
+    const MobaSelection::State& state,
+    const MobaGateReport& gate,
+    const MobaStatistics& statistics) {
+  const MobaPlan& plan = state.plan;
+  const bool gated = !gate.top.empty();
+  for (std::size_t h = 0; h < static_cast<std::size_t>(plan.heads); ++h) {
+    const std::int64_t margin_rows = gated ? gate.margin_rows[h] : 0;
+    if (!statistics.gate_bound.empty()) {
+      statistics.gate_bound[h] = gated ? static_cast<float>(plan.scale) * gate.top[h]
+                                       : -std::numeric_limits<float>::infinity();
+    }
+    if (!statistics.nonfinite_scores.empty()) {
+      statistics.nonfinite_scores[h] = gated ? gate.nonfinite[h] : 0;
+    }
+    if (!statistics.gate_margin.empty()) {
+      statistics.gate_margin[h] = margin_rows > 0
+                                      ? gate.margin_sum[h] / static_cast<double>(margin_rows)
+                                      : std::numeric_limits<double>::quiet_NaN();
+    }
+    if (!statistics.gate_margin_rows.empty()) {
+      statistics.gate_margin_rows[h] = margin_rows;
+    }
+  }
+  if (!statistics.block_counts.empty() || !statistics.sink_share.empty()) {
+    write_counts(state, statistics);
+  }
 }
 
 void write_statistics(
@@ -113,33 +159,14 @@ void write_statistics(
     const MobaSelection::State& state,
     const MobaReport& report,
     const MobaStatistics& statistics) {
-  const MobaPlan& plan = state.plan;
   const auto set = [](const auto& from, const auto& to) {
     std::copy_n(from.begin(), std::min(from.size(), to.size()), to.begin());
   };
   set(report.max_logit, statistics.selected_max_logit);
   set(report.nonfinite_rows, statistics.nonfinite_rows);
-  const bool gated = !report.gate.top.empty();
-  for (std::size_t h = 0; h < static_cast<std::size_t>(plan.heads); ++h) {
-    if (!statistics.gate_bound.empty()) {
-      statistics.gate_bound[h] = gated ? static_cast<float>(plan.scale) * report.gate.top[h]
-                                       : -std::numeric_limits<float>::infinity();
-    }
-    if (!statistics.nonfinite_scores.empty()) {
-      statistics.nonfinite_scores[h] = gated ? report.gate.nonfinite[h] : 0;
-    }
-    if (!statistics.gate_margin.empty()) {
-      const bool any = gated && report.gate.margin_rows[h] > 0;
-      statistics.gate_margin[h] =
-          any ? report.gate.margin_sum[h] / static_cast<double>(report.gate.margin_rows[h])
-              : std::numeric_limits<double>::quiet_NaN();
-    }
-  }
+  write_choice_statistics(state, report.gate, statistics);
   if (!statistics.norm_bound.empty()) {
-    write_norm_bound(plan, q, k, statistics.norm_bound);
-  }
-  if (!statistics.block_counts.empty() || !statistics.sink_share.empty()) {
-    write_counts(state, statistics);
+    write_norm_bound(state.plan, q, k, statistics.norm_bound);
   }
 }
 
@@ -149,6 +176,35 @@ void count_nonfinite_keys(
   for (std::size_t h = 0; h < norms.size(); ++h) {
     nonfinite[h] = norms[h].nonfinite;
   }
+}
+
+Status moba_largest_norms(
+    const AttentionProblem& problem,
+    AttentionInput q,
+    AttentionInput k,
+    std::span<double> q_squares,
+    std::span<double> k_squares) {
+  MUSTER_ASSIGN_OR_RETURN(const MobaPlan plan, plan_moba(problem, {}));
+  MUSTER_ASSIGN_OR_RETURN(
+      const MobaTensor queries, moba_input("q", q, plan, plan.total_q, plan.heads));
+  MUSTER_ASSIGN_OR_RETURN(
+      const MobaTensor keys, moba_input("k", k, plan, plan.total_k, plan.kv_heads));
+  if (static_cast<std::int64_t>(q_squares.size()) != plan.heads ||
+      static_cast<std::int64_t>(k_squares.size()) != plan.kv_heads) {
+    return invalid_argument(
+        "q_squares and k_squares must have one element for each head of q and of k");
+  }
+  const auto of_q = largest_squares(plan, queries, plan.total_q, plan.heads);
+  const auto of_k = largest_squares(plan, keys, plan.total_k, plan.kv_heads);
+  std::copy(of_q.begin(), of_q.end(), q_squares.begin());
+  std::copy(of_k.begin(), of_k.end(), k_squares.begin());
+  return {};
+}
+
+float moba_norm_bound(const AttentionProblem& problem, double q_square, double k_square) {
+  const double scale =
+      problem.scale == 0 ? 1 / std::sqrt(static_cast<double>(problem.head_dim)) : problem.scale;
+  return norm_bound(scale, problem.head_dim, q_square, k_square);
 }
 
 }  // namespace muster::kernels

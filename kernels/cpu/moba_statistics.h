@@ -23,6 +23,12 @@ struct MobaReport {
 
 [[nodiscard]] bool wants_gate(const MobaStatistics& statistics);
 
+// Those of the gate and of choices; `gate` empty: no sequence had one.
+void write_choice_statistics(
+    const MobaSelection::State& state,
+    const MobaGateReport& gate,
+    const MobaStatistics& statistics);
+
 void write_statistics(
     const MobaTensor& q,
     const MobaTensor& k,

@@ -33,9 +33,6 @@ Status moba_alone(const ContextCase& c, const ContextNumbers& n, ContextResult& 
   AttentionProblem problem = problem_of(c);
   problem.cu_q = n.cu;
   MobaSelection selection;
-  MobaStatistics statistics;
-  statistics.selected_max_logit = r.max_logit;
-  statistics.nonfinite_rows = r.nonfinite_rows;
   MUSTER_RETURN_IF_ERROR(moba_forward(
       problem,
       *c.moba,
@@ -46,7 +43,9 @@ Status moba_alone(const ContextCase& c, const ContextNumbers& n, ContextResult& 
       {r.out.data()},
       r.lse.data(),
       selection,
-      statistics));
+      r.moba.spans()));
+  r.max_logit = r.moba.max_logit;
+  r.nonfinite_rows = r.moba.nonfinite_rows;
   for (int head = 0; head < c.heads; ++head) {
     for (std::int64_t row = 0; row < n.cu.back(); ++row) {
       r.blocks[static_cast<std::size_t>(head)][static_cast<std::size_t>(row)] =
@@ -84,7 +83,8 @@ struct Shard {
         dk(k.size(), 77),
         dv(k.size(), 77),
         max_logit(static_cast<std::size_t>(c.heads), 77),
-        nonfinite_rows(max_logit.size(), 77) {}
+        nonfinite_rows(max_logit.size(), 77),
+        moba(c) {}
 
   std::vector<std::int64_t> rows;
   std::int64_t q_row;
@@ -100,6 +100,7 @@ struct Shard {
   Floats dv;
   Floats max_logit;
   std::vector<std::int64_t> nonfinite_rows;
+  ContextMobaNumbers moba;
   ContextSelection selection;
 };
 
@@ -116,10 +117,10 @@ Status run_shard(
   const ContextCall first{world, plan, problem_of(c), soon(), &forward};
   const ContextCall second{world, plan, problem_of(c), soon(), &backward};
   if (c.moba) {
-    MUSTER_RETURN_IF_ERROR(
-        context_moba_forward(first, *c.moba, tensors, s.out, s.lse, s.selection, statistics));
+    MUSTER_RETURN_IF_ERROR(context_moba_forward(
+        first, c.form, *c.moba, tensors, s.out, s.lse, s.selection, s.moba.spans()));
     return context_moba_backward(
-        second, *c.moba, tensors, s.out, s.lse, s.dout, s.selection, gradients);
+        second, c.form, *c.moba, tensors, s.out, s.lse, s.dout, s.selection, gradients);
   }
   MUSTER_RETURN_IF_ERROR(
       context_attention_forward(first, c.form, tensors, s.out, s.lse, statistics));
@@ -192,8 +193,10 @@ ContextResult run_spread(const ContextCase& c, const ContextNumbers& n) {
     }
     collect(c, n, *plan, rank, shards[index], result);
   }
-  result.max_logit = shards.back().max_logit;
-  result.nonfinite_rows = shards.back().nonfinite_rows;
+  const Shard& last = shards.back();
+  result.moba = last.moba;
+  result.max_logit = c.moba ? last.moba.max_logit : last.max_logit;
+  result.nonfinite_rows = c.moba ? last.moba.nonfinite_rows : last.nonfinite_rows;
   return result;
 }
 

@@ -160,6 +160,50 @@ class CountingCommunicator final : public comm::Communicator {
   std::int64_t moved_{0};
 };
 
+// Statistics of block attention; all begin as something that no call reports.
+struct ContextMobaNumbers {
+  ContextMobaNumbers() = default;
+
+  explicit ContextMobaNumbers(const ContextCase& c)
+      : max_logit(static_cast<std::size_t>(c.heads), 77),
+        gate_bound(max_logit),
+        norm_bound(max_logit),
+        nonfinite_rows(max_logit.size(), 77),
+        nonfinite_scores(nonfinite_rows),
+        margin_rows(nonfinite_rows),
+        sink_share(max_logit.size(), 77),
+        margin(sink_share) {
+    std::int64_t blocks = 0;
+    for (const auto n : c.lengths) {
+      blocks = c.moba ? std::max(blocks, (n + c.moba->block - 1) / c.moba->block) : 0;
+    }
+    block_counts.assign(max_logit.size() * static_cast<std::size_t>(blocks), 77);
+  }
+
+  MobaStatistics spans() {
+    return {
+        max_logit,
+        gate_bound,
+        norm_bound,
+        nonfinite_rows,
+        nonfinite_scores,
+        block_counts,
+        sink_share,
+        margin,
+        margin_rows};
+  }
+
+  Floats max_logit;
+  Floats gate_bound;
+  Floats norm_bound;
+  std::vector<std::int64_t> nonfinite_rows;
+  std::vector<std::int64_t> nonfinite_scores;
+  std::vector<std::int64_t> margin_rows;
+  std::vector<std::int64_t> block_counts;
+  std::vector<double> sink_share;
+  std::vector<double> margin;
+};
+
 // In order of the pack; lse [heads, rows]; blocks [heads][rows].
 struct ContextResult {
   Status status;
@@ -170,6 +214,7 @@ struct ContextResult {
   Floats dv;
   Floats max_logit;
   std::vector<std::int64_t> nonfinite_rows;
+  ContextMobaNumbers moba;
   std::vector<std::vector<std::vector<std::int32_t>>> blocks;
   std::vector<ContextTraffic> forward_traffic;  // by rank
   std::vector<ContextTraffic> backward_traffic;
@@ -200,6 +245,7 @@ inline ContextResult empty_result(const ContextCase& c, const ContextNumbers& n)
   r.lse.assign(heads * rows, 77);
   r.max_logit.assign(heads, 77);
   r.nonfinite_rows.assign(heads, 77);
+  r.moba = ContextMobaNumbers(c);
   r.blocks.assign(heads, std::vector<std::vector<std::int32_t>>(rows));
   r.forward_traffic.resize(ranks);
   r.backward_traffic.resize(ranks);

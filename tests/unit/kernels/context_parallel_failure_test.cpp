@@ -107,7 +107,7 @@ TEST(ContextFailure, APeerThatDoesNotComeIsNamedToEveryOther) {
             world, *plan, problem_of(c), Deadline::after(std::chrono::milliseconds{200})};
         const Status status =
             moba ? context_moba_forward(
-                       call, {.block = 16, .top_k = 2}, {q, k, v}, out, lse, selection, {})
+                       call, form, {.block = 16, .top_k = 2}, {q, k, v}, out, lse, selection, {})
                  : context_attention_forward(call, form, {q, k, v}, out, lse, {});
         EXPECT_FALSE(status.ok());
         EXPECT_NE(status.to_string().find("rank 2"), std::string::npos) << status.to_string();

@@ -36,7 +36,11 @@ ContextCase random_case(std::uint64_t seed) {
   c.order = pick(0, 1) == 0 ? ShardOrder::kContiguous : ShardOrder::kZigzag;
   c.form = pick(0, 1) == 0 ? ContextForm::kAllGather : ContextForm::kRing;
   if (pick(0, 1) == 0) {
-    c.moba = MobaOptions{.block = pick(1, 40), .top_k = static_cast<int>(pick(1, 5))};
+    c.moba = MobaOptions{
+        .block = pick(1, 40),
+        .top_k = static_cast<int>(pick(1, 5)),
+        .force_neighbour = c.causal && pick(0, 4) == 0,
+        .share_in_group = pick(0, 3) == 0};
   }
   return c;
 }
@@ -120,19 +124,27 @@ TEST(ContextStatistics, AnInfiniteLogitUnderSoftcapCountsOnceOverAllShards) {
   }
 }
 
+// Also a key of block 0, which a shard of few blocks would see whole if it were a sequence.
 TEST(ContextMoba, ANaNKeyCountsOnTheRowsThatOneRankCounts) {
-  for (const ShardOrder order : {ShardOrder::kContiguous, ShardOrder::kZigzag}) {
-    ContextCase c{.lengths = {128}, .ranks = 4, .order = order};
-    c.moba = MobaOptions{.block = 24, .top_k = 2};
-    ContextNumbers n(c);
-    n.k[30 * 16] = std::numeric_limits<float>::quiet_NaN();
-    const ContextResult one = run_alone(c, n);
-    ASSERT_GT(one.nonfinite_rows[0], 0);
-    const ContextResult many = run_spread(c, n);
-    ASSERT_TRUE(many.status.ok()) << many.status.to_string();
-    EXPECT_EQ(many.nonfinite_rows, one.nonfinite_rows);
-    EXPECT_EQ(many.max_logit, one.max_logit);
-    EXPECT_EQ(many.blocks, one.blocks);
+  for (const ContextForm form : {ContextForm::kAllGather, ContextForm::kRing}) {
+    for (const ShardOrder order : {ShardOrder::kContiguous, ShardOrder::kZigzag}) {
+      for (const std::int64_t key : {5, 30, 127}) {
+        ContextCase c{.lengths = {128, 40}, .ranks = 4, .order = order, .form = form};
+        c.moba = MobaOptions{.block = 24, .top_k = 2};
+        ContextNumbers n(c);
+        n.k[static_cast<std::size_t>(key) * 16] = std::numeric_limits<float>::quiet_NaN();
+        SCOPED_TRACE(c.name() + ", key " + std::to_string(key));
+        const ContextResult one = run_alone(c, n);
+        ASSERT_GT(one.nonfinite_rows[0], 0);
+        const ContextResult many = run_spread(c, n);
+        ASSERT_TRUE(many.status.ok()) << many.status.to_string();
+        EXPECT_EQ(many.nonfinite_rows, one.nonfinite_rows);
+        EXPECT_EQ(many.max_logit, one.max_logit);
+        EXPECT_EQ(many.blocks, one.blocks);
+        EXPECT_EQ(many.moba.nonfinite_scores, one.moba.nonfinite_scores);
+        EXPECT_EQ(many.moba.norm_bound, one.moba.norm_bound);
+      }
+    }
   }
 }
 

@@ -36,6 +36,24 @@ double difference(const Floats& a, const Floats& b) {
   return result;
 }
 
+void expect_same_statistics(
+    const test::ContextMobaNumbers& many, const test::ContextMobaNumbers& one) {
+  EXPECT_EQ(many.gate_bound, one.gate_bound);
+  EXPECT_EQ(many.norm_bound, one.norm_bound);
+  EXPECT_EQ(many.nonfinite_scores, one.nonfinite_scores);
+  EXPECT_EQ(many.block_counts, one.block_counts);
+  EXPECT_EQ(many.sink_share, one.sink_share);
+  EXPECT_EQ(many.margin_rows, one.margin_rows);
+  for (std::size_t h = 0; h < one.margin.size(); ++h) {
+    if (one.margin_rows[h] >
+        0) {  // An fp64 sum of at most some thousand numbers, in another order.
+      EXPECT_NEAR(many.margin[h], one.margin[h], 1e-12 * one.margin[h]);
+    } else {
+      EXPECT_EQ(std::isnan(many.margin[h]), std::isnan(one.margin[h]));
+    }
+  }
+}
+
 // The error of an output of attention in fp32 is within 8 u (1 + |S|) |v|, S the largest logit;
 // both runs have it, and a gradient is a sum of such products of its own size.
 void expect_equal(const ContextCase& c, const ContextNumbers& n, const ContextResult& one) {
@@ -51,6 +69,7 @@ void expect_equal(const ContextCase& c, const ContextNumbers& n, const ContextRe
   EXPECT_EQ(many.max_logit, one.max_logit);
   EXPECT_EQ(many.nonfinite_rows, one.nonfinite_rows);
   EXPECT_EQ(many.blocks, one.blocks);
+  expect_same_statistics(many.moba, one.moba);
 }
 
 // Every number of ranks, both orders.
@@ -92,8 +111,16 @@ TEST(ContextAttention, SequencesWithoutRowsLeaveRanksThatStillTakePart) {
   }
 }
 
+// Both forms.
+void expect_moba_equal_everywhere(ContextCase c) {
+  for (const ContextForm form : {ContextForm::kAllGather, ContextForm::kRing}) {
+    c.form = form;
+    expect_equal_everywhere(c);
+  }
+}
+
 TEST(ContextMoba, BlocksThatStraddleRanksGiveWhatOneRankGives) {
-  expect_equal_everywhere(
+  expect_moba_equal_everywhere(
       {.lengths = {301, 0, 64, 5, 130},
        .heads = 4,
        .kv_heads = 2,
@@ -101,21 +128,33 @@ TEST(ContextMoba, BlocksThatStraddleRanksGiveWhatOneRankGives) {
        .moba = MobaOptions{.block = 24, .top_k = 3}});
 }
 
+TEST(ContextMoba, BlocksThatFillShardsGiveWhatOneRankGives) {
+  expect_moba_equal_everywhere(
+      {.lengths = {256}, .dim = 16, .moba = MobaOptions{.block = 16, .top_k = 4}, .seed = 3});
+}
+
 TEST(ContextMoba, BlocksWiderThanAShardGiveWhatOneRankGives) {
-  expect_equal_everywhere(
+  expect_moba_equal_everywhere(
       {.lengths = {260, 90}, .moba = MobaOptions{.block = 50, .top_k = 2}, .seed = 5});
 }
 
+TEST(ContextMoba, OneBlockPerQueryGivesWhatOneRankGives) {
+  expect_moba_equal_everywhere(
+      {.lengths = {200, 7}, .moba = MobaOptions{.block = 30, .top_k = 1}, .seed = 8});
+}
+
 TEST(ContextMoba, OtherWaysToChooseGiveWhatOneRankGives) {
-  expect_equal_everywhere(
+  expect_moba_equal_everywhere(
       {.lengths = {200},
        .heads = 4,
        .kv_heads = 2,
        .moba = MobaOptions{.block = 16, .top_k = 3, .share_in_group = true}});
-  expect_equal_everywhere(
+  expect_moba_equal_everywhere(
       {.lengths = {200}, .moba = MobaOptions{.block = 16, .top_k = 3, .force_neighbour = true}});
-  expect_equal_everywhere(
+  expect_moba_equal_everywhere(
       {.lengths = {200}, .causal = false, .moba = MobaOptions{.block = 16, .top_k = 3}});
+  expect_moba_equal_everywhere(
+      {.lengths = {200}, .softcap = 3, .moba = MobaOptions{.block = 16, .top_k = 3}});
 }
 
 TEST(ContextMoba, PooledKeysEqualThoseOfOneRankBitForBit) {

@@ -61,6 +61,33 @@ TEST(MergePartialAttention, PartsInAnyOrderEqualTheWhole) {
   }
 }
 
+// (a + b) + c against a + (b + c), and a + b against b + a: within 4 units of the round-off.
+TEST(MergePartialAttention, IsAssociativeAndCommutativeUpToRounding) {
+  constexpr double kFour = 4 * 0x1p-24;
+  const auto random_part = [](std::uint64_t seed) {
+    const Values values = test::normal_values(seed, 5 * 3 * 8);
+    const Values lse = test::normal_values(seed + 1, 5 * 3, 4);
+    return Part{test::cast<float>(values), test::cast<float>(lse)};
+  };
+  for (std::uint64_t seed = 1; seed < 40; seed += 6) {
+    const Part a = random_part(seed);
+    const Part b = random_part(seed + 2);
+    const Part c = random_part(seed + 4);
+    const auto merged = [](Part to, const Part& from) {
+      merge(5, 3, 8, to, from);
+      return to;
+    };
+    const Part left = merged(merged(a, b), c);
+    const Part right = merged(a, merged(b, c));
+    EXPECT_LE(test::distance(left.out, right.out), kFour);
+    EXPECT_LE(test::distance(left.lse, right.lse), kFour);
+    const Part ab = merged(a, b);
+    const Part ba = merged(b, a);
+    EXPECT_LE(test::distance(ab.out, ba.out), kFour);
+    EXPECT_LE(test::distance(ab.lse, ba.lse), kFour);
+  }
+}
+
 TEST(MergePartialAttention, AnEmptyPartIsTheIdentity) {
   const Part some{{1.5F, -2.5F}, {0.75F}};
   const Part nothing{{std::numeric_limits<float>::quiet_NaN(), 0}, {-kInfinity}};
@@ -118,18 +145,25 @@ Bits<E> bits_of(AttentionRun<E>& run) {
       run.out.copy(), run.dq.copy(), run.dk.copy(), run.dv.copy(), run.lse.copy(), run.max_logit};
 }
 
+// Nothing else could differ in a slower run.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kRepeats = 2;
+#else
+constexpr int kRepeats = 50;
+#endif
+
 template <typename E>
 void expect_equal_bits() {
   AttentionCase config{
       .queries = {600, 3, 70}, .heads = 4, .kv_heads = 2, .head_dim = 24, .threads = 1};
   AttentionRun<E> run(config);
   const Bits<E> first = bits_of(run);
-  for (int repeat = 0; repeat < 10; ++repeat) {
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
     EXPECT_TRUE(bits_of(run) == first) << "repeat " << repeat;
   }
   for (const int threads : {2, 3, 8}) {
     config.threads = threads;
-    for (int repeat = 0; repeat < 5; ++repeat) {
+    for (int repeat = 0; repeat < kRepeats / 10 + 1; ++repeat) {
       AttentionRun<E> other(config);
       EXPECT_TRUE(bits_of(other) == first) << threads << " threads, repeat " << repeat;
     }

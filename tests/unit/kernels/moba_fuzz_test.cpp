@@ -43,6 +43,15 @@ FuzzCase random_case(std::uint64_t seed) {
   setup.options.share_in_group = pick(random, 0, 3) == 0;
   setup.softcap = pick(random, 0, 4) == 0 ? 3 : 0;
   setup.threads = static_cast<int>(pick(random, 1, 3));
+  setup.fence_at_end = pick(random, 0, 1) == 0;
+  if (pick(random, 0, 19) == 0) {  // long enough for blocks of hundreds
+    setup.query_lengths = {pick(random, 400, 1100)};
+    setup.key_lengths.clear();
+    setup.options.block = pick(random, 64, 512);
+    setup.kv_heads = 1;
+    setup.heads = static_cast<int>(pick(random, 1, 2));
+    setup.dim = 8;
+  }
   const std::int64_t type = pick(random, 0, 3);
   result.type = type == 0   ? AttentionType::kBFloat16
                 : type == 1 ? AttentionType::kFloat64

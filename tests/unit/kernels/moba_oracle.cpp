@@ -1,7 +1,6 @@
 #include "moba_oracle.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <numeric>
 #include <string>
@@ -393,18 +392,6 @@ OracleResult oracle_attention(
   return result;
 }
 
-std::uint16_t to_bf16_bits(double value) {
-  const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
-  if (std::isnan(value)) {
-    return static_cast<std::uint16_t>((bits >> 16U) | 0x40U);
-  }
-  return static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U);
-}
-
-double from_bf16_bits(std::uint16_t bits) {
-  return static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16U));
-}
-
 StatisticsStorage::StatisticsStorage(const MobaSetup& setup) {
   const auto heads = static_cast<std::size_t>(setup.heads);
   std::int64_t most = 0;
@@ -419,6 +406,7 @@ StatisticsStorage::StatisticsStorage(const MobaSetup& setup) {
   block_counts.assign(heads * static_cast<std::size_t>(most), -7);
   sink_share.assign(heads, -7);
   gate_margin.assign(heads, -7);
+  gate_margin_rows.assign(heads, -7);
 }
 
 MobaStatistics StatisticsStorage::spans() {
@@ -430,7 +418,8 @@ MobaStatistics StatisticsStorage::spans() {
       nonfinite_scores,
       block_counts,
       sink_share,
-      gate_margin};
+      gate_margin,
+      gate_margin_rows};
 }
 
 std::string moba_error(const MobaSetup& setup, std::uint64_t seed, AttentionType type) {

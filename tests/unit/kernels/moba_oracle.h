@@ -2,6 +2,7 @@
 // on the same problem in any type.
 #pragma once
 
+#include "attention_fence.h"
 #include "numbers.h"
 
 #include <muster/kernels/moba.h>
@@ -10,6 +11,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <ostream>
 #include <span>
 #include <string>
@@ -29,6 +31,7 @@ struct MobaSetup {
   double scale{0};
   double softcap{0};
   int threads{1};
+  bool fence_at_end{true};  // of the tensors: the untouchable page that they lie against
 
   [[nodiscard]] std::vector<std::int64_t> cu_q() const;
   [[nodiscard]] std::vector<std::int64_t> cu_k() const;
@@ -85,27 +88,14 @@ OracleResult oracle_attention(
 
 // ---- the kernels ----------------------------------------------------------------------------
 
-std::uint16_t to_bf16_bits(double value);
-double from_bf16_bits(std::uint16_t bits);
-
 template <typename T>
 T to_element(double value) {
-  return static_cast<T>(value);
-}
-
-template <>
-inline std::uint16_t to_element<std::uint16_t>(double value) {
-  return to_bf16_bits(value);
+  return element_of<T>(value);
 }
 
 template <typename T>
 double to_double(T value) {
-  return static_cast<double>(value);
-}
-
-template <>
-inline double to_double<std::uint16_t>(std::uint16_t bits) {
-  return from_bf16_bits(bits);
+  return value_of(value);
 }
 
 template <typename T>
@@ -154,6 +144,7 @@ struct StatisticsStorage {
   std::vector<std::int64_t> block_counts;
   std::vector<double> sink_share;
   std::vector<double> gate_margin;
+  std::vector<std::int64_t> gate_margin_rows;
 
   explicit StatisticsStorage(const MobaSetup& setup);
   MobaStatistics spans();
@@ -199,8 +190,8 @@ inline AttentionProblem problem_of(
   return problem;
 }
 
-// Forward, and backward where `numbers` have dout. Outputs begin as 1e30, so that what is not
-// written shows.
+// Forward, and backward where `numbers` have dout, in tensors that are fenced by pages nobody may
+// touch. Outputs begin as 1e30, so that what is not written shows.
 template <typename T>
 MobaRun<T> run_moba(
     const MobaSetup& setup,
@@ -210,43 +201,55 @@ MobaRun<T> run_moba(
   const auto cu_q = setup.cu_q();
   const auto cu_k = setup.cu_k();
   const AttentionProblem problem = problem_of(setup, type_of<T>(), cu_q, cu_k);
-  const auto q = elements<T>(numbers.q);
-  const auto k = elements<T>(numbers.k);
-  const auto v = elements<T>(numbers.v);
-  const auto dout = elements<T>(numbers.dout);
+  const bool at_end = setup.fence_at_end;
+  const auto input = [at_end](const Values& values) {
+    auto result = std::make_unique<Fenced<T>>(values.size(), T{}, at_end);
+    result->set(values);
+    return result;
+  };
+  const auto q = input(numbers.q);
+  const auto k = input(numbers.k);
+  const auto v = input(numbers.v);
+  const auto dout = input(numbers.dout);
+  Fenced<T> out(q->size(), to_element<T>(1e30), at_end);
+  Fenced<typename LseOf<T>::Type> lse(
+      static_cast<std::size_t>(setup.heads * setup.total_q()), 1e30F, at_end);
   MobaRun<T> run;
-  run.out.assign(q.size(), to_element<T>(1e30));
-  run.lse.assign(static_cast<std::size_t>(setup.heads * setup.total_q()), 1e30F);
   run.status = moba_forward(
       problem,
       setup.options,
-      {q.data()},
-      {k.data()},
-      {v.data()},
+      {q->data()},
+      {k->data()},
+      {v->data()},
       means,
-      {run.out.data()},
-      run.lse.data(),
+      {out.data()},
+      lse.data(),
       run.selection,
       statistics);
-  if (!run.status.ok() || dout.size() != q.size()) {
+  run.out = out.copy();
+  run.lse = lse.copy();
+  if (!run.status.ok() || dout->size() != q->size()) {
     return run;
   }
-  run.dq.assign(q.size(), to_element<T>(1e30));
-  run.dk.assign(k.size(), to_element<T>(1e30));
-  run.dv.assign(k.size(), to_element<T>(1e30));
+  Fenced<T> dq(q->size(), to_element<T>(1e30), at_end);
+  Fenced<T> dk(k->size(), to_element<T>(1e30), at_end);
+  Fenced<T> dv(k->size(), to_element<T>(1e30), at_end);
   run.status = moba_backward(
       problem,
       setup.options,
-      {q.data()},
-      {k.data()},
-      {v.data()},
-      {run.out.data()},
-      run.lse.data(),
-      {dout.data()},
+      {q->data()},
+      {k->data()},
+      {v->data()},
+      {out.data()},
+      lse.data(),
+      {dout->data()},
       run.selection,
-      {run.dq.data()},
-      {run.dk.data()},
-      {run.dv.data()});
+      {dq.data()},
+      {dk.data()},
+      {dv.data()});
+  run.dq = dq.copy();
+  run.dk = dk.copy();
+  run.dv = dv.copy();
   return run;
 }
 

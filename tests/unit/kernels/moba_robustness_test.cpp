@@ -3,11 +3,9 @@
 #include "moba_oracle.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 namespace muster::kernels::test {
 namespace {
@@ -233,104 +231,18 @@ TEST(Moba, AllQueriesOnOneBlockGiveTheRightResult) {
   EXPECT_LE(distance(run.dv, expected.dv), 1e-5);
 }
 
-// Memory whose last byte is followed, and whose first page is preceded, by pages that may not be
-// touched.
-class Guarded {
- public:
-  explicit Guarded(std::size_t bytes) : page_(static_cast<std::size_t>(sysconf(_SC_PAGESIZE))) {
-    inner_ = (bytes + page_ - 1) / page_ * page_;
-    void* mapped = mmap(nullptr, inner_ + 2 * page_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    EXPECT_NE(mapped, MAP_FAILED);
-    base_ = static_cast<char*>(mapped);
-    EXPECT_EQ(mprotect(base_ + page_, inner_, PROT_READ | PROT_WRITE), 0);
-    data_ = base_ + page_ + inner_ - bytes;
-  }
-
-  ~Guarded() { munmap(base_, inner_ + 2 * page_); }
-
-  Guarded(const Guarded&) = delete;
-  Guarded& operator=(const Guarded&) = delete;
-
-  template <typename T>
-  T* fill(const std::vector<T>& values) {
-    std::memcpy(data_, values.data(), values.size() * sizeof(T));
-    return reinterpret_cast<T*>(data_);
-  }
-
- private:
-  std::size_t page_;
-  std::size_t inner_{0};
-  char* base_{nullptr};
-  char* data_{nullptr};
-};
-
-template <typename T>
-void run_between_guard_pages(const MobaSetup& setup) {
-  const MobaNumbers numbers = random_numbers(setup, 51);
-  const auto expected = run_moba<T>(setup, numbers);
-  const std::size_t queries = numbers.q.size() * sizeof(T);
-  const std::size_t keys = numbers.k.size() * sizeof(T);
-  const auto lse_count = static_cast<std::size_t>(setup.heads * setup.total_q());
-  Guarded q(queries);
-  Guarded k(keys);
-  Guarded v(keys);
-  Guarded dout(queries);
-  Guarded out(queries);
-  Guarded dq(queries);
-  Guarded dk(keys);
-  Guarded dv(keys);
-  Guarded lse(lse_count * sizeof(float));
-  const auto cu = setup.cu_q();
-  const AttentionProblem problem = problem_of(setup, type_of<T>(), cu, cu);
-  const T* q_data = q.fill(elements<T>(numbers.q));
-  const T* k_data = k.fill(elements<T>(numbers.k));
-  const T* v_data = v.fill(elements<T>(numbers.v));
-  const T* dout_data = dout.fill(elements<T>(numbers.dout));
-  T* out_data = out.fill(elements<T>(numbers.q));
-  T* dq_data = dq.fill(elements<T>(numbers.q));
-  T* dk_data = dk.fill(elements<T>(numbers.k));
-  T* dv_data = dv.fill(elements<T>(numbers.k));
-  float* lse_data = lse.fill(std::vector<float>(lse_count));
-  MobaSelection selection;
-  ASSERT_TRUE(moba_forward(
-                  problem,
-                  setup.options,
-                  {q_data},
-                  {k_data},
-                  {v_data},
-                  {},
-                  {out_data},
-                  lse_data,
-                  selection,
-                  {})
-                  .ok());
-  ASSERT_TRUE(moba_backward(
-                  problem,
-                  setup.options,
-                  {q_data},
-                  {k_data},
-                  {v_data},
-                  {out_data},
-                  lse_data,
-                  {dout_data},
-                  selection,
-                  {dq_data},
-                  {dk_data},
-                  {dv_data})
-                  .ok());
-  EXPECT_TRUE(std::equal(expected.out.begin(), expected.out.end(), out_data));
-  EXPECT_TRUE(std::equal(expected.dq.begin(), expected.dq.end(), dq_data));
-  EXPECT_TRUE(std::equal(expected.dk.begin(), expected.dk.end(), dk_data));
-  EXPECT_TRUE(std::equal(expected.dv.begin(), expected.dv.end(), dv_data));
-}
-
+// run_moba fences every tensor of both passes, behind or before it.
 TEST(MobaMemory, NothingNextToTheTensorsIsTouched) {
   for (const int dim : {8, 13, 16, 72}) {
-    MobaSetup setup = setup_of(75, 8, 3, 2);
-    setup.query_lengths = {75, 0, 9};
-    setup.dim = dim;
-    run_between_guard_pages<float>(setup);
-    run_between_guard_pages<std::uint16_t>(setup);
+    for (const bool at_end : {true, false}) {
+      MobaSetup setup = setup_of(75, 8, 3, 2);
+      setup.query_lengths = {75, 0, 9};
+      setup.dim = dim;
+      setup.fence_at_end = at_end;
+      EXPECT_EQ(moba_error(setup, 51, AttentionType::kFloat32), "") << setup;
+      EXPECT_EQ(moba_error(setup, 51, AttentionType::kBFloat16), "") << setup;
+      EXPECT_EQ(moba_error(setup, 51, AttentionType::kFloat64), "") << setup;
+    }
   }
 }
 

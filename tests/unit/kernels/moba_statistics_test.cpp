@@ -287,9 +287,14 @@ TEST(MobaArguments, OfSizesThatCannotBeAreNamed) {
   refuse("scale", [](Call& c) { c.problem.scale = std::nan(""); });
   refuse("softcap", [](Call& c) { c.problem.softcap = -1; });
   refuse("threads", [](Call& c) { c.problem.threads = 0; });
-  refuse("bias", [](Call& c) { c.problem.bias = c.q.data(); });
+  refuse("bias must be null", [](Call& c) { c.problem.bias = c.q.data(); });
   refuse("block", [](Call& c) { c.options.block = 0; });
   refuse("top_k", [](Call& c) { c.options.top_k = 0; });
+  refuse("whole_length", [](Call& c) { c.options.whole_length = -1; });
+  refuse("whole_length", [](Call& c) {
+    c.options.whole_length = 80;
+    c.problem.causal = false;
+  });
   refuse("force_neighbour", [](Call& c) {
     c.options.force_neighbour = true;
     c.problem.causal = false;
@@ -318,8 +323,25 @@ TEST(MobaArguments, OfOffsetsAndTensorsThatCannotBeAreNamed) {
   refuse("token_stride", [](Call& c) { c.q_input.token_stride = -32; });
   refuse("overlap", [](Call& c) { c.output.token_stride = 17; });
   refuse("aligned", [](Call& c) { c.q_input.data = static_cast<const char*>(c.q_input.data) + 2; });
+  refuse("overflow", [](Call& c) { c.q_input.token_stride = INT64_MAX / 4; });
+  refuse("overflow", [](Call& c) { c.q_input.head_stride = INT64_MAX / 4; });
+  refuse("q has 39 tokens", [](Call& c) { c.q_input.tokens = 39; });
+  refuse("k has 39 tokens", [](Call& c) { c.k_input.tokens = 39; });
+  refuse("out has 39 tokens", [](Call& c) { c.output.tokens = 39; });
+  refuse("lse is not aligned", [](Call& c) { c.lse_data = static_cast<char*>(c.lse_data) + 1; });
   refuse("means", [](Call& c) { c.means.resize(3); });
   refuse("gate_bound", [](Call& c) { c.statistics.gate_bound = std::span(c.k).first(3); });
+}
+
+TEST(MobaArguments, ABlockOfAnySizeIsOneBlock) {
+  for (const std::int64_t block : {std::int64_t{41}, std::int64_t{1} << 40, INT64_MAX}) {
+    Call call;
+    call.options.block = block;
+    call.options.top_k = 1;
+    EXPECT_TRUE(call.run().ok()) << block;
+    EXPECT_EQ(call.selection.blocks_of(1, 39), (std::vector<std::int32_t>{0}));
+    EXPECT_EQ(moba_block_count(call.cu_k, block), 1);
+  }
 }
 
 TEST(MobaArguments, ASelectionOfAnotherProblemIsRefused) {

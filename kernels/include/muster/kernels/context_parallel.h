@@ -140,18 +140,23 @@ struct ContextSelection {
     std::span<const float> k,
     std::vector<float>& means);
 
-// Pooled keys first, then the gate and all-gathered keys. Choices are those of one rank.
+// Pooled keys first, then all choices, then keys: all-gathered, or going round, where a rank uses
+// of each shard the blocks that its queries chose. Choices are those of one rank. Statistics are
+// those of all ranks together, equal on every rank; bit for bit those of one rank, but for
+// gate_margin, whose sum is in another order.
 [[nodiscard]] Status context_moba_forward(
     const ContextCall& call,
+    ContextForm form,
     const MobaOptions& options,
     const ContextTensors& tensors,
     std::span<float> out,
     std::span<float> lse,
     ContextSelection& selection,
-    const AttentionStatistics& statistics);
+    const MobaStatistics& statistics);
 
 [[nodiscard]] Status context_moba_backward(
     const ContextCall& call,
+    ContextForm form,
     const MobaOptions& options,
     const ContextTensors& tensors,
     std::span<const float> out,

@@ -1,10 +1,10 @@
 // Exact softmax attention over packed sequences of different lengths, forward and backward, blocked
 // with online softmax: no [N, N] matrix is ever in memory.
 //
-// Layout: q [total_q, heads, head_dim], k and v [total_k, kv_heads, head_dim]. Query head h reads kv
-// head h / (heads / kv_heads). Sequence i is rows [cu_q[i], cu_q[i + 1]) of q and [cu_k[i],
-// cu_k[i + 1]) of k and v; lengths may be 0. A causal mask is aligned to the bottom right: query r of
-// a sequence of n_q queries and n_k keys sees keys j <= r + n_k - n_q.
+// Layout: q [total_q, heads, head_dim], k and v [total_k, kv_heads, head_dim]. Query head h reads
+// kv head h / (heads / kv_heads). Sequence i is rows [cu_q[i], cu_q[i + 1]) of q and [cu_k[i],
+// cu_k[i + 1]) of k and v; lengths may be 0. A causal mask is aligned to the bottom right: query r
+// of a sequence of n_q queries and n_k keys sees keys j <= r + n_k - n_q.
 //
 // Determinism: the result is the same bit for bit on every repeat, for every number of threads, and
 // for a sequence alone or packed with others. Instruction sets differ by summation order only;
@@ -27,26 +27,29 @@ struct AttentionInput {
   const void* data{nullptr};
   std::int64_t token_stride{0};  // 0: heads * head_dim
   std::int64_t head_stride{0};   // 0: head_dim
+  // Tokens that it has room for, so that offsets which overrun it are refused; 0: not said.
+  std::int64_t tokens{0};
 };
 
 struct AttentionOutput {
   void* data{nullptr};
   std::int64_t token_stride{0};
   std::int64_t head_stride{0};
+  std::int64_t tokens{0};
 };
 
 struct AttentionProblem {
   AttentionType type{AttentionType::kFloat32};
   int heads{0};
-  int kv_heads{0};  // divides heads; 0: heads
-  int head_dim{0};  // 8 to 256
+  int kv_heads{0};                     // divides heads; 0: heads
+  int head_dim{0};                     // 8 to 256
   std::span<const std::int64_t> cu_q;  // [sequences + 1], ascending from 0
   std::span<const std::int64_t> cu_k;  // empty: cu_q
   bool causal{true};
   double scale{0};    // 0: 1 / sqrt(head_dim)
   double softcap{0};  // c > 0: a logit becomes c tanh(logit / c), after the max logit was taken
-  // Added to scaled logits: bias[h * head_stride + r * row_stride + j] for query r and key j of their
-  // sequence (same for all sequences); null: none. fp32, not differentiated.
+  // Added to scaled logits: bias[h * head_stride + r * row_stride + j] for query r and key j of
+  // their sequence (same for all sequences); null: none. fp32, not differentiated.
   const float* bias{nullptr};
   std::int64_t bias_head_stride{0};
   std::int64_t bias_row_stride{0};
@@ -76,8 +79,8 @@ struct AttentionStatistics {
     void* lse,
     const AttentionStatistics& statistics);
 
-// From the global out and lse of a forward (or of a merge of partial ones). dq like q, dk and dv like
-// k, in the type of the problem, overwritten; a group's dk and dv are summed in fp32. dlse
+// From the global out and lse of a forward (or of a merge of partial ones). dq like q, dk and dv
+// like k, in the type of the problem, overwritten; a group's dk and dv are summed in fp32. dlse
 // [heads, total_q] (type of lse) is the gradient of lse where it is an output of its own; null:
 // none. What is not finite in a row of dout reaches dq of that row and dk, dv of the keys it sees.
 [[nodiscard]] Status flash_attention_backward(

@@ -30,6 +30,10 @@ struct MobaOptions {
   int top_k{3};                 // blocks per query, the current one included
   bool force_neighbour{false};  // the block before the current one is always among them
   bool share_in_group{false};   // heads of a group choose together, by the sum of their scores
+  // Keys that each sequence of the call will have in the end, where the call has a prefix of it: a
+  // chunk of prefill whose keys are few yet then chooses, sums and drops NaN scores as the whole
+  // does, bit for bit. 0: the sequences are whole.
+  std::int64_t whole_length{0};
 };
 
 // What the gate chose, for the backward pass: block lists by query row. Opaque; grows as needed.
@@ -68,6 +72,7 @@ struct MobaStatistics {
   std::span<double> sink_share;              // [heads] block 0 among chosen past blocks; 0: none
   // [heads] mean of the lowest chosen less the best left out score; NaN: no query left one out.
   std::span<double> gate_margin;
+  std::span<std::int64_t> gate_margin_rows;  // [heads] queries that gate_margin is the mean of
 };
 
 // Mean keys [kv_heads, blocks of all sequences, head_dim], fp32, of the problem's k. Kept beside a
@@ -97,7 +102,7 @@ struct MobaStatistics {
     MobaSelection& selection,
     const MobaStatistics& statistics);
 
-// `selection` of the forward of the same tensors.
+// `selection` of the forward of the same tensors, or of moba_choose.
 [[nodiscard]] Status moba_backward(
     const AttentionProblem& problem,
     const MobaOptions& options,
@@ -111,6 +116,74 @@ struct MobaStatistics {
     AttentionOutput dq,
     AttentionOutput dk,
     AttentionOutput dv);
+
+// ---- in parts -----------------------------------------------------------------------------------
+// For whoever has the keys of a sequence piece by piece, as a ring of ranks does: all choices
+// first, then attention piece by piece, merged by merge_partial_attention.
+
+// The gate of moba_forward alone. Of `statistics`, those of the gate and of choices may be asked.
+[[nodiscard]] Status moba_choose(
+    const AttentionProblem& problem,
+    const MobaOptions& options,
+    AttentionInput q,
+    std::span<const float> means,
+    MobaSelection& selection,
+    const MobaStatistics& statistics);
+
+// Keys [begin, end) of a sequence; may begin and end inside a block.
+struct MobaKeyRange {
+  std::int64_t begin{0};
+  std::int64_t end{0};
+};
+
+struct MobaPartStatistics {
+  std::span<float> selected_max_logit;  // [heads] raised to that of the range
+  // [heads, queries] set to 1 for rows that moba_forward would count; others are left alone.
+  std::span<std::uint8_t> nonfinite_rows;
+};
+
+// As moba_forward over those keys of the chosen blocks that lie in `range`; rows that see none of
+// them have out 0 and lse -inf. The problem is fp32 or fp64 and one sequence of more than top_k
+// blocks; its cu_k counts all of its keys, k and v hold those of `range`.
+[[nodiscard]] Status moba_attend_range(
+    const AttentionProblem& problem,
+    const MobaOptions& options,
+    MobaKeyRange range,
+    AttentionInput q,
+    AttentionInput k,
+    AttentionInput v,
+    const MobaSelection& selection,
+    AttentionOutput out,
+    void* lse,
+    const MobaPartStatistics& statistics);
+
+// From the global out and lse. dk and dv of the range, and what it adds to dq, overwritten.
+[[nodiscard]] Status moba_attend_range_backward(
+    const AttentionProblem& problem,
+    const MobaOptions& options,
+    MobaKeyRange range,
+    AttentionInput q,
+    AttentionInput k,
+    AttentionInput v,
+    AttentionInput out,
+    const void* lse,
+    AttentionInput dout,
+    const MobaSelection& selection,
+    AttentionOutput dq,
+    AttentionOutput dk,
+    AttentionOutput dv);
+
+// What norm_bound is made of: the largest squared norm of a row, +inf where a row is not finite,
+// 0 without rows; per head of q and of k.
+[[nodiscard]] Status moba_largest_norms(
+    const AttentionProblem& problem,
+    AttentionInput q,
+    AttentionInput k,
+    std::span<double> q_squares,
+    std::span<double> k_squares);
+
+[[nodiscard]] float moba_norm_bound(
+    const AttentionProblem& problem, double q_square, double k_square);
 
 // What a loss mask leaves of a layer's gradients (docs/moba.md, "Reach").
 struct GradientReach {
