@@ -51,7 +51,8 @@ int run(TrainOptions options) {
     fail(rank, fits);
     return agent::kExitNeverRestart;
   }
-  const auto text = load_text(options.data);
+  const auto text =
+      options.needle_pairs > 0 ? Expected<std::string>{std::string{}} : load_text(options.data);
   if (!text) {
     fail(rank, text.status());
     return agent::kExitNeverRestart;

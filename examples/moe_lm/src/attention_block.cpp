@@ -21,7 +21,11 @@ AttentionBlock::AttentionBlock(const ModelShape& shape, Weights& weights, std::i
       wo_(weights.find(layer_name(layer, "attention.wo"))),
       max_logits_(static_cast<std::size_t>(shape.heads)),
       nonfinite_rows_(max_logits_.size()),
-      nonfinite_scores_(max_logits_.size()) {}
+      nonfinite_scores_(max_logits_.size()),
+      gate_bound_(max_logits_.size()),
+      norm_bound_(max_logits_.size()),
+      sink_share_(max_logits_.size()),
+      gate_margin_(max_logits_.size()) {}
 
 kernels::AttentionShape AttentionBlock::attention_shape() const {
   return {
@@ -77,8 +81,18 @@ Status AttentionBlock::attend() {
         max_logits_.data());
     return {};
   }
+  return attend_moba();
+}
+
+Status AttentionBlock::attend_moba() {
+  block_counts_.resize(static_cast<std::size_t>(shape_.heads * blocks_per_sequence()));
   kernels::MobaStatistics statistics;
   statistics.selected_max_logit = max_logits_;
+  statistics.gate_bound = gate_bound_;
+  statistics.norm_bound = norm_bound_;
+  statistics.block_counts = block_counts_;
+  statistics.sink_share = sink_share_;
+  statistics.gate_margin = gate_margin_;
   statistics.nonfinite_rows = nonfinite_rows_;
   statistics.nonfinite_scores = nonfinite_scores_;
   MUSTER_RETURN_IF_ERROR(kernels::moba_forward(
@@ -132,11 +146,54 @@ Status AttentionBlock::attend_backward() {
   return {};
 }
 
-std::optional<kernels::GradientReach> AttentionBlock::gradient_reach() const {
-  if (!moba_) {
-    return std::nullopt;
+std::int64_t AttentionBlock::blocks_per_sequence() const {
+  return moba_ ? (shape_.sequence - 1) / moba_->block + 1 : 0;
+}
+
+agent::MobaRecord AttentionBlock::moba_record() const {
+  agent::MobaRecord record;
+  record.gate_bound = gate_bound_;
+  record.norm_bound = norm_bound_;
+  record.nonfinite_rows = nonfinite_rows_;
+  record.block_counts = block_counts_;
+  record.blocks = blocks_per_sequence();
+  record.sink_share = sink_share_;
+  record.gate_margin = gate_margin_;
+  return record;
+}
+
+agent::ReachRecord AttentionBlock::reach() const {
+  agent::ReachRecord record;
+  record.queries = tokens_;
+  if (moba_) {
+    const auto reach = kernels::moba_gradient_reach(moba_problem(), selection_, {dmixed_.data()});
+    record.blocks = tokens_ / shape_.sequence * blocks_per_sequence() * shape_.heads;
+    record.queries_reached = std::llround(reach.query_share * static_cast<double>(record.queries));
+    record.blocks_reached = std::llround(reach.block_share * static_cast<double>(record.blocks));
+    return record;
   }
-  return kernels::moba_gradient_reach(moba_problem(), selection_, {dmixed_.data()});
+  record.blocks = tokens_;
+  for (std::int64_t begin = 0; begin < tokens_; begin += shape_.sequence) {
+    std::int64_t seen = 0;
+    for (std::int64_t t = 0; t < shape_.sequence; ++t) {
+      const float* row = dmixed_.data() + (begin + t) * shape_.d_model;
+      if (std::any_of(row, row + shape_.d_model, [](float value) { return value != 0; })) {
+        ++record.queries_reached;
+        seen = t + 1;
+      }
+    }
+    record.blocks_reached += seen;
+  }
+  return record;
+}
+
+bool AttentionBlock::attends(std::int64_t row, std::int64_t key) const {
+  bool attended = !moba_;
+  for (int head = 0; head < shape_.heads && !attended; ++head) {
+    const std::vector<std::int32_t> blocks = selection_.blocks_of(head, row);
+    attended = std::find(blocks.begin(), blocks.end(), key / moba_->block) != blocks.end();
+  }
+  return attended;
 }
 
 Status AttentionBlock::forward(std::span<float> x) {

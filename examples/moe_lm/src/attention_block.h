@@ -4,6 +4,7 @@
 #include "src/options.h"
 #include "src/weights.h"
 
+#include <muster/agent/agent.h>
 #include <muster/kernels/attention.h>
 #include <muster/kernels/moba.h>
 
@@ -32,9 +33,18 @@ class AttentionBlock {
   // Gradient of the output in, of the input out; parameter gradients are added to.
   [[nodiscard]] Status backward(std::span<float> dx);
 
-  // How much of the last forward's keys the gradients of the backward() after it reached; nothing
-  // under full attention.
-  [[nodiscard]] std::optional<kernels::GradientReach> gradient_reach() const;
+  [[nodiscard]] bool uses_moba() const { return moba_.has_value(); }
+
+  // What the last forward said of itself under block attention, views into this block.
+  [[nodiscard]] agent::MobaRecord moba_record() const;
+
+  // How much of the last forward the gradients of the backward() after it reached. Full attention
+  // has blocks of one token: it reaches all up to the last token with a gradient.
+  [[nodiscard]] agent::ReachRecord reach() const;
+
+  // Whether some head's last forward attended from token `row` to the block of position `key` of
+  // the same sequence; always under full attention.
+  [[nodiscard]] bool attends(std::int64_t row, std::int64_t key) const;
 
   // [heads] of the last forward, over the pairs that were attended. NaN where a logit, an output or
   // a score by which blocks are chosen was not finite.
@@ -43,8 +53,10 @@ class AttentionBlock {
  private:
   [[nodiscard]] kernels::AttentionShape attention_shape() const;
   [[nodiscard]] kernels::AttentionProblem moba_problem() const;
+  [[nodiscard]] std::int64_t blocks_per_sequence() const;  // 0 under full attention
   void resize(std::size_t values);
   [[nodiscard]] Status attend();
+  [[nodiscard]] Status attend_moba();
   [[nodiscard]] Status attend_backward();
 
   ModelShape shape_;
@@ -60,7 +72,9 @@ class AttentionBlock {
   std::vector<float> max_logits_;
   std::optional<kernels::MobaOptions> moba_;
   kernels::MobaSelection selection_;
-  std::vector<std::int64_t> sequence_begins_, nonfinite_rows_, nonfinite_scores_;
+  std::vector<std::int64_t> sequence_begins_, nonfinite_rows_, nonfinite_scores_, block_counts_;
+  std::vector<float> gate_bound_, norm_bound_;
+  std::vector<double> sink_share_, gate_margin_;
 };
 
 }  // namespace muster::moe_lm

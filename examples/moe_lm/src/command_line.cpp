@@ -43,8 +43,18 @@ void add_attention_flags(CLI::App& app, TrainOptions& options) {
 }
 
 void add_training_flags(CLI::App& app, TrainOptions& options) {
-  app.add_option("--data", options.data, "text to train on: any file, or a folder of *.txt files")
-      ->required();
+  CLI::Option* data = app.add_option(
+      "--data", options.data, "text to train on: any file, or a folder of *.txt files");
+  CLI::Option* needle = app.add_option(
+      "--needle",
+      options.needle_pairs,
+      "instead of text: recall the values of this many keys hidden in filler");
+  needle->check(CLI::PositiveNumber)->excludes(data);
+  app.callback([=] {
+    if (data->count() + needle->count() == 0) {
+      throw CLI::RequiredError{"--data or --needle"};
+    }
+  });
   app.add_option("--steps", options.steps, "optimizer steps")->capture_default_str();
   app.add_option("--seed", options.seed, "of initial weights and data order")
       ->capture_default_str();
@@ -85,6 +95,13 @@ void add_run_flags(CLI::App& app, TrainOptions& options, FaultTexts& faults) {
   app.add_option("--checkpoint-interval", options.checkpoint_interval, "steps, 0: only on command")
       ->capture_default_str();
   app.add_option("--print-every", options.print_every, "steps between progress lines, 0: never")
+      ->capture_default_str();
+  app.add_option(
+         "--eval-every",
+         options.eval_every,
+         "steps between evaluations on other sequences, also at the end; 0: never")
+      ->capture_default_str();
+  app.add_option("--eval-sequences", options.eval_sequences, "of an evaluation, over all ranks")
       ->capture_default_str();
   app.add_option("--log-loss", options.log_loss, "write step,loss lines to this file (rank 0)");
   app.add_option("--dump-params", options.dump_params, "write the final parameters to FILE.rank-R");

@@ -33,7 +33,7 @@ agent::ModelInfo Model::info(const ModelShape& shape) {
   return info;
 }
 
-Expected<double> Model::forward(const Batch& batch, agent::Agent& agent) {
+Status Model::compute_logits(const Batch& batch, agent::Agent& agent) {
   const auto tokens = static_cast<std::int64_t>(batch.tokens.size());
   const std::int64_t d = shape_.d_model;
   const auto values = static_cast<std::size_t>(tokens * d);
@@ -48,6 +48,9 @@ Expected<double> Model::forward(const Batch& batch, agent::Agent& agent) {
   for (std::size_t layer = 0; layer < attention_.size(); ++layer) {
     MUSTER_RETURN_IF_ERROR(attention_[layer].forward(stream_));
     agent.record_max_logits(layer, attention_[layer].max_logits());
+    if (attention_[layer].uses_moba()) {
+      agent.record_moba(layer, attention_[layer].moba_record());
+    }
     MUSTER_RETURN_IF_ERROR(moe_[layer].forward(stream_, agent));
     agent.record_expert_counts(layer, moe_[layer].expert_counts());
   }
@@ -62,9 +65,23 @@ Expected<double> Model::forward(const Batch& batch, agent::Agent& agent) {
       kNormEpsilon);
   kernels::linear_forward(
       normed_.data(), head_->value.data(), logits_.data(), tokens, d, ModelShape::kVocab);
+  return {};
+}
+
+Expected<double> Model::forward(const Batch& batch, agent::Agent& agent) {
+  MUSTER_RETURN_IF_ERROR(compute_logits(batch, agent));
+  const auto tokens = static_cast<std::int64_t>(batch.tokens.size());
   // The logits become their own gradient.
   return kernels::cross_entropy(
       logits_.data(), batch.targets.data(), logits_.data(), tokens, ModelShape::kVocab);
+}
+
+Expected<double> Model::predict(const Batch& batch, agent::Agent& agent) {
+  MUSTER_RETURN_IF_ERROR(compute_logits(batch, agent));
+  const auto tokens = static_cast<std::int64_t>(batch.tokens.size());
+  float* no_gradient = nullptr;
+  return kernels::cross_entropy(
+      logits_.data(), batch.targets.data(), no_gradient, tokens, ModelShape::kVocab);
 }
 
 // The logits hold the gradient of the loss by now.
@@ -103,6 +120,7 @@ Status Model::backward(const Batch& batch, agent::Agent& agent) {
   for (std::size_t layer = attention_.size(); layer-- > 0;) {
     MUSTER_RETURN_IF_ERROR(moe_[layer].backward(dstream_, agent));
     MUSTER_RETURN_IF_ERROR(attention_[layer].backward(dstream_));
+    agent.record_reach(layer, attention_[layer].reach());
   }
   kernels::embedding_backward(
       batch.tokens.data(), dstream_.data(), embedding_->gradient.data(), tokens, d);

@@ -22,6 +22,12 @@ class Model {
 
   // Sum of the batch's token losses in nats. Tells the agent max logits and expert counts.
   [[nodiscard]] Expected<double> forward(const Batch& batch, agent::Agent& agent);
+  // The same without a backward pass to come; logits() are left behind. Collective like forward().
+  [[nodiscard]] Expected<double> predict(const Batch& batch, agent::Agent& agent);
+
+  // [tokens, vocab] of the last predict().
+  [[nodiscard]] std::span<const float> logits() const { return logits_; }
+
   // Adds the gradients of that sum, times the agent's loss scale, into the optimizer's gradient
   // buffers.
   [[nodiscard]] Status backward(const Batch& batch, agent::Agent& agent);
@@ -33,6 +39,7 @@ class Model {
   [[nodiscard]] static agent::ModelInfo info(const ModelShape& shape);
 
  private:
+  [[nodiscard]] Status compute_logits(const Batch& batch, agent::Agent& agent);
   void scale_loss(double scale);
 
   ModelShape shape_;

@@ -1,5 +1,7 @@
 #include "src/options.h"
 
+#include "src/needle.h"
+
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -82,6 +84,21 @@ Status validate_attention(const TrainOptions& options) {
   return {};
 }
 
+Status validate_task(const TrainOptions& options, int world_size) {
+  if (options.needle_pairs != 0) {
+    MUSTER_RETURN_IF_ERROR(validate_needle(options.needle_pairs, options.model.sequence));
+    MUSTER_RETURN_IF_ERROR(require(
+        options.loss_every == 1, "--loss-every is of text; --needle bears loss on its answers"));
+  }
+  MUSTER_RETURN_IF_ERROR(
+      require(options.eval_every >= 0, "--eval-every must be 0 (never) or more"));
+  return require(
+      options.eval_every == 0 ||
+          (options.eval_sequences >= 1 && options.eval_sequences % world_size == 0),
+      "--eval-sequences " + std::to_string(options.eval_sequences) +
+          " must be 1 or more for every rank of the world size " + std::to_string(world_size));
+}
+
 }  // namespace
 
 void choose_ep_size(TrainOptions& options, int world_size) {
@@ -117,6 +134,7 @@ Status validate(const TrainOptions& options, int world_size) {
           " leaves no token with loss; use 1 (all tokens) to --seq " +
           std::to_string(model.sequence)));
   MUSTER_RETURN_IF_ERROR(validate_attention(options));
+  MUSTER_RETURN_IF_ERROR(validate_task(options, world_size));
   MUSTER_RETURN_IF_ERROR(validate(options.update));
   MUSTER_RETURN_IF_ERROR(validate_world(options, world_size));
   MUSTER_RETURN_IF_ERROR(validate_fault("--inject-nan", options.inject_nan, world_size));

@@ -36,6 +36,7 @@ struct FaultPoint {
 struct TrainOptions {
   ModelShape model;
   std::filesystem::path data;
+  std::int64_t needle_pairs{0};  // instead of text: pairs of src/needle.h; 0: text
   std::int64_t steps{300};
   std::uint64_t seed{1};
   std::int64_t batch{16};         // sequences per step, over all ranks
@@ -58,6 +59,8 @@ struct TrainOptions {
   std::filesystem::path dump_params;
   std::filesystem::path log_loss;
   std::int64_t print_every{10};
+  std::int64_t eval_every{0};       // steps between evaluations, also one at the end; 0: never
+  std::int64_t eval_sequences{64};  // over all ranks
 };
 
 // Fills ep_size 0 with the default for `world_size`.

@@ -16,6 +16,8 @@ namespace fs = std::filesystem;
 
 // Philox streams: this one for data, hashes of names for weights.
 constexpr std::uint64_t kDataStream = 0x6461746100000000;
+constexpr std::uint64_t kElsewhereStream = 0x6576616c00000000;
+constexpr std::uint64_t kElsewhereSeed = 20260101;
 
 bool is_digit(char c) {
   return std::isdigit(static_cast<unsigned char>(c)) != 0;
@@ -60,6 +62,15 @@ std::vector<fs::path> text_files(const fs::path& folder) {
     return natural_less(a.filename().string(), b.filename().string());
   });
   return files;
+}
+
+// A sequence from a random place of the text, and what follows its bytes.
+void append(const std::string& text, std::int64_t length, Random random, Batch& batch) {
+  const std::uint64_t start = random.below(text.size() - static_cast<std::size_t>(length));
+  for (std::uint64_t i = start; i < start + static_cast<std::uint64_t>(length); ++i) {
+    batch.tokens.push_back(static_cast<unsigned char>(text[i]));
+    batch.targets.push_back(static_cast<unsigned char>(text[i + 1]));
+  }
 }
 
 }  // namespace
@@ -112,15 +123,18 @@ Expected<std::string> load_text(const fs::path& path) {
 
 Batch BatchSource::sequences(std::int64_t index, std::int64_t first, std::int64_t count) const {
   Batch batch;
-  const auto positions = text->size() - static_cast<std::size_t>(length);
   for (std::int64_t sequence = first; sequence < first + count; ++sequence) {
-    const std::int64_t global = index * sequences_per_batch + sequence;
-    Random random{seed, kDataStream + static_cast<std::uint64_t>(global)};
-    const std::uint64_t start = random.below(positions);
-    for (std::uint64_t i = start; i < start + static_cast<std::uint64_t>(length); ++i) {
-      batch.tokens.push_back(static_cast<unsigned char>((*text)[i]));
-      batch.targets.push_back(static_cast<unsigned char>((*text)[i + 1]));
-    }
+    const auto global = static_cast<std::uint64_t>(index * sequences_per_batch + sequence);
+    append(*text, length, Random{seed, kDataStream + global}, batch);
+  }
+  return batch;
+}
+
+Batch BatchSource::elsewhere(std::int64_t first, std::int64_t count) const {
+  Batch batch;
+  for (std::int64_t sequence = first; sequence < first + count; ++sequence) {
+    const auto global = static_cast<std::uint64_t>(sequence);
+    append(*text, length, Random{kElsewhereSeed, kElsewhereStream + global}, batch);
   }
   return batch;
 }

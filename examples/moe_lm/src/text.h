@@ -21,6 +21,9 @@ namespace muster::moe_lm {
 struct Batch {
   std::vector<std::int32_t> tokens;   // [sequences, length]
   std::vector<std::int32_t> targets;  // [sequences, length]
+  // [sequences, length] where in its sequence the token lies that a target repeats, -1: nowhere.
+  // Empty where that is not known.
+  std::vector<std::int32_t> origins;
 };
 
 // Leaves only every n-th token of each sequence of `length` with a target: the last of each n. The
@@ -36,6 +39,8 @@ struct BatchSource {
   std::int64_t length{0};
 
   [[nodiscard]] Batch sequences(std::int64_t index, std::int64_t first, std::int64_t count) const;
+  // Sequences of the same text at other places, the same for every seed.
+  [[nodiscard]] Batch elsewhere(std::int64_t first, std::int64_t count) const;
 };
 
 }  // namespace muster::moe_lm

@@ -1,6 +1,7 @@
 #include "src/trainer.h"
 
 #include "src/model.h"
+#include "src/needle.h"
 #include "src/parameter_dump.h"
 #include "src/parameters.h"
 #include "src/text.h"
@@ -23,18 +24,6 @@ namespace {
 using agent::Phase;
 constexpr const char* kCursor = "data_cursor";
 constexpr const char* kDataOrder = "data_order";
-constexpr const char* kAttention = "attention";
-
-// A schedule of several lines within a sentence.
-std::string in_one_line(std::string schedule) {
-  if (schedule.ends_with('\n')) {
-    schedule.pop_back();
-  }
-  for (std::size_t at = 0; (at = schedule.find('\n', at)) != std::string::npos;) {
-    schedule.replace(at, 1, "; ");
-  }
-  return schedule;
-}
 
 // Everything of the run that lives as long as it, in the order of dependence.
 class Trainer final : public TrainingLoop {
@@ -54,7 +43,6 @@ class Trainer final : public TrainingLoop {
   Status create_optimizer();
   Status join_agent();
   Status take_up();
-  Status check_attention();
   void set_attention(std::int64_t step);
   Status open_loss_log();
   Expected<double> forward_backward(std::int64_t batch_index);
@@ -62,6 +50,9 @@ class Trainer final : public TrainingLoop {
   void skip_left_out_batch();
   void inject_kill() const;
   void inject_nan();
+  [[nodiscard]] Batch training_part(std::int64_t batch_index, std::int64_t pass) const;
+  [[nodiscard]] Batch evaluation_part() const;
+  Status evaluate_when_due();
   Status pass(std::int64_t batch_index, std::int64_t index, double& loss_sum);
   [[nodiscard]] std::optional<double> smallest_reach() const;
   void balance_experts(const agent::ReducedLanes& lanes);
@@ -82,7 +73,6 @@ class Trainer final : public TrainingLoop {
   std::unique_ptr<Model> model_;
   std::unique_ptr<agent::Agent> agent_;
   agent::TrainerState state_;
-  BatchSource source_;
   std::int64_t cursor_{0};
   std::string attention_shown_;
   std::ofstream loss_log_;
@@ -117,17 +107,17 @@ Status Trainer::join_agent() {
   agent_options.checkpoint_interval = options_.checkpoint_interval;
   agent_options.qk_clip_threshold = options_.qk_clip_tau;
   agent_options.total_steps = total_steps();
+  agent_options.allow_attention_change |= options_.allow_attention_change;
+  agent::ModelInfo info = Model::info(options_.model);
+  info.attention_schedule = options_.attention;
   MUSTER_ASSIGN_OR_RETURN(
-      agent_,
-      agent::Agent::join(
-          std::move(agent_options), world_, *optimizer_, Model::info(options_.model)));
+      agent_, agent::Agent::join(std::move(agent_options), world_, *optimizer_, std::move(info)));
   return {};
 }
 
 Status Trainer::take_up() {
   state_.values[kCursor] = "0";
   state_.values[kDataOrder] = data_order();
-  state_.values[kAttention] = options_.attention.to_string();
   state_.on_verdict = [this](const agent::Verdict& verdict, const agent::ReducedLanes& lanes) {
     if (!verdict.skip) {
       balance_experts(lanes);
@@ -145,13 +135,11 @@ Status Trainer::take_up() {
         "the checkpoint was saved with " + state_.values[kDataOrder] + ", this run has " +
         data_order() + ": start with the flags it was saved with, or with another run id");
   }
-  MUSTER_RETURN_IF_ERROR(check_attention());
   const std::string& text = state_.values[kCursor];
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), cursor_);
   if (parsed.ec != std::errc{} || parsed.ptr != text.data() + text.size()) {
     return data_loss("the checkpoint's data cursor '" + text + "' is not a number");
   }
-  source_ = {setup_.text, options_.seed, options_.batch, options_.model.sequence};
   result_.first_step = agent_->step();
   if (result_.first_step >= total_steps()) {
     result_.ending = agent::Ending::kFinished;
@@ -159,35 +147,18 @@ Status Trainer::take_up() {
   return {};
 }
 
-Status Trainer::check_attention() {
-  const std::string now = options_.attention.to_string();
-  // Checkpoints from before there was a choice do not say that they are full.
-  std::string& saved = state_.values.try_emplace(kAttention, "full").first->second;
-  if (saved == now) {
-    return {};
-  }
-  const std::string change = "the checkpoint was saved with --attention '" + in_one_line(saved) +
-                             "', this run has '" + in_one_line(now) + "'";
-  if (!options_.allow_attention_change) {
-    return failed_precondition(
-        change + ": start with the one it was saved with, or give --allow-attention-change");
-  }
-  if (setup_.out != nullptr && world_.rank() == 0) {
-    *setup_.out << change << std::endl;  // NOLINT: someone is watching
-  }
-  saved = now;
-  return {};
-}
-
 // The schedule goes by the batch, which is the step unless one is left out: leaving out a batch
 // that was skipped must switch where the run that skipped it did.
 void Trainer::set_attention(std::int64_t step) {
   const ModelShape& model = options_.model;
-  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
-    const agent::AttentionMode mode = options_.attention.mode_at(
-        {.layer = layer, .layers = model.layers, .step = step, .sequence = model.sequence});
-    model_->attention_blocks()[static_cast<std::size_t>(layer)].set_mode(mode.moba);
+  std::vector<agent::AttentionMode> modes;
+  for (AttentionBlock& block : model_->attention_blocks()) {
+    const auto layer = static_cast<std::int64_t>(modes.size());
+    modes.push_back(options_.attention.mode_at(
+        {.layer = layer, .layers = model.layers, .step = step, .sequence = model.sequence}));
+    block.set_mode(modes.back().moba);
   }
+  agent_->set_attention_modes(modes);
   if (setup_.out == nullptr || world_.rank() != 0 || options_.attention.to_string() == "full") {
     return;
   }
@@ -213,7 +184,8 @@ Status Trainer::open_loss_log() {
 }
 
 Status Trainer::start() {
-  if (setup_.text->size() <= static_cast<std::size_t>(options_.model.sequence)) {
+  if (options_.needle_pairs == 0 &&
+      setup_.text->size() <= static_cast<std::size_t>(options_.model.sequence)) {
     return invalid_argument(
         "the text has " + std::to_string(setup_.text->size()) + " bytes; --seq " +
         std::to_string(options_.model.sequence) + " needs at least one more than that");
@@ -253,13 +225,18 @@ void Trainer::skip_left_out_batch() {
 }
 
 std::int64_t Trainer::tokens_per_rank() const {
-  return options_.batch / world_.size() * (options_.model.sequence / options_.loss_every);
+  const std::int64_t with_loss = options_.needle_pairs > 0
+                                     ? kQuestionsPerNeedle * options_.needle_pairs
+                                     : options_.model.sequence / options_.loss_every;
+  return options_.batch / world_.size() * with_loss;
 }
 
 // What the cursor counts: with other values it would point at other text.
 std::string Trainer::data_order() const {
   return "--seed " + std::to_string(options_.seed) + " --batch " + std::to_string(options_.batch) +
          " --seq " + std::to_string(options_.model.sequence) +
+         (options_.needle_pairs == 0 ? std::string{}
+                                     : " --needle " + std::to_string(options_.needle_pairs)) +
          (options_.loss_every == 1 ? std::string{}
                                    : " --loss-every " + std::to_string(options_.loss_every));
 }
@@ -286,14 +263,60 @@ Expected<double> Trainer::forward(const Batch& batch) {
   return loss;
 }
 
-Status Trainer::pass(std::int64_t batch_index, std::int64_t index, double& loss_sum) {
+Batch Trainer::training_part(std::int64_t batch_index, std::int64_t pass) const {
   const std::int64_t per_rank = options_.batch / world_.size();
   const std::int64_t per_pass = per_rank / options_.micro_batches;
+  const std::int64_t first = world_.rank() * per_rank + pass * per_pass;
+  const std::int64_t length = options_.model.sequence;
+  if (options_.needle_pairs > 0) {
+    return NeedleSource{options_.seed, options_.batch, length, options_.needle_pairs}.sequences(
+        batch_index, first, per_pass);
+  }
+  Batch batch = BatchSource{setup_.text, options_.seed, options_.batch, length}.sequences(
+      batch_index, first, per_pass);
+  keep_loss_of_every(options_.loss_every, length, batch);
+  return batch;
+}
+
+Batch Trainer::evaluation_part() const {
+  const std::int64_t count = options_.eval_sequences / world_.size();
+  const std::int64_t first = world_.rank() * count;
+  const std::int64_t length = options_.model.sequence;
+  if (options_.needle_pairs > 0) {
+    return NeedleSource{options_.seed, options_.batch, length, options_.needle_pairs}.held_out(
+        first, count);
+  }
+  return BatchSource{setup_.text, options_.seed, options_.batch, length}.elsewhere(first, count);
+}
+
+// Before a step, of the parameters it begins with, and after the last one.
+Status Trainer::evaluate_when_due() {
+  if (options_.eval_every == 0 || (!done() && agent_->step() % options_.eval_every != 0)) {
+    return {};
+  }
+  const auto timer = agent_->time(Phase::kOther);
+  MUSTER_ASSIGN_OR_RETURN(
+      Evaluation evaluation,
+      evaluate(
+          *model_,
+          *agent_,
+          world_,
+          evaluation_part(),
+          Deadline::after(setup_.agent.collective_timeout)));
+  evaluation.step = agent_->step();
+  if (setup_.out != nullptr && world_.rank() == 0) {
+    *setup_.out << "evaluation at step " << evaluation.step << ": " << to_string(evaluation)
+                << std::endl;  // NOLINT: someone is watching
+  }
+  result_.evaluations.push_back(std::move(evaluation));
+  return {};
+}
+
+Status Trainer::pass(std::int64_t batch_index, std::int64_t index, double& loss_sum) {
   Batch batch;
   {
     const auto timer = agent_->time(Phase::kData);
-    batch = source_.sequences(batch_index, world_.rank() * per_rank + index * per_pass, per_pass);
-    keep_loss_of_every(options_.loss_every, options_.model.sequence, batch);
+    batch = training_part(batch_index, index);
   }
   MUSTER_ASSIGN_OR_RETURN(const double loss, forward(batch));
   loss_sum += loss;
@@ -318,8 +341,11 @@ Expected<double> Trainer::forward_backward(std::int64_t batch_index) {
 std::optional<double> Trainer::smallest_reach() const {
   std::optional<double> smallest;
   for (const AttentionBlock& block : model_->attention_blocks()) {
-    if (const auto reach = block.gradient_reach()) {
-      smallest = std::min(smallest.value_or(1.0), reach->block_share);
+    if (block.uses_moba()) {
+      const agent::ReachRecord reach = block.reach();
+      const double share =
+          static_cast<double>(reach.blocks_reached) / static_cast<double>(reach.blocks);
+      smallest = std::min(smallest.value_or(1.0), share);
     }
   }
   return smallest;
@@ -337,6 +363,7 @@ Expected<agent::Verdict> Trainer::step() {
   agent_->begin_step();
   skip_left_out_batch();
   set_attention(cursor_);
+  MUSTER_RETURN_IF_ERROR(evaluate_when_due());
   MUSTER_ASSIGN_OR_RETURN(const double loss_sum, forward_backward(cursor_));
   inject_kill();
   ++cursor_;
@@ -346,6 +373,9 @@ Expected<agent::Verdict> Trainer::step() {
   weights_->parameters_changed();
   result_.ending = verdict.ending;
   report(verdict, index);
+  if (done()) {
+    MUSTER_RETURN_IF_ERROR(evaluate_when_due());
+  }
   return verdict;
 }
 

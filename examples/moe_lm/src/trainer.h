@@ -1,6 +1,7 @@
 // One rank's training run, from initial weights or a checkpoint to its end.
 #pragma once
 
+#include "src/evaluation.h"
 #include "src/options.h"
 
 #include <muster/agent/agent.h>
@@ -17,7 +18,7 @@ namespace muster::moe_lm {
 struct TrainSetup {
   TrainOptions options;                          // validated
   agent::AgentOptions agent;                     // interval, steps and tau are taken from `options`
-  const std::string* text{nullptr};              // longer than a sequence
+  const std::string* text{nullptr};              // longer than a sequence; not read for needles
   std::ostream* out{nullptr};                    // rank 0's progress lines
   std::function<void(agent::Agent&)> on_joined;  // before the first step; may be empty
 };
@@ -27,6 +28,7 @@ struct TrainResult {
   std::int64_t first_step{0};  // where this process took up the run
   std::vector<double> losses;  // nats per byte of every step of this process
   std::vector<bool> skipped;
+  std::vector<Evaluation> evaluations;  // of options.eval_every
 };
 
 // A run a step at a time. Not thread-safe; `world` and the setup's text must outlive it.

@@ -126,9 +126,24 @@ TEST(MoeLmAttention, BlocksThatAreAllChosenTrainBitForBitLikeFullAttention) {
   EXPECT_EQ(final_bits(2, scheduled("moba:5,4,last_full=1")), full);
 }
 
+// Below the schedule, which would hand such a short sequence to full attention.
+TEST(MoeLmAttention, ABlockAllOfWhoseKeysAreChosenPassesTheBitsOfFullAttention) {
+  Block full{16, std::nullopt};
+  full.run(noise(3), noise(2));
+  for (const kernels::MobaOptions moba : {kernels::MobaOptions{8, 2}, kernels::MobaOptions{5, 4}}) {
+    Block blocks{16, moba};
+    blocks.run(noise(3), noise(2));
+    EXPECT_EQ(blocks.output, full.output);
+    EXPECT_EQ(blocks.dx, full.dx);
+    EXPECT_EQ(blocks.dq, full.dq);
+    EXPECT_EQ(blocks.max_logits, full.max_logits);
+  }
+}
+
 TEST(MoeLmAttention, SwitchingToBlocksThatAreAllChosenAndBackChangesNoBit) {
-  EXPECT_EQ(
-      final_bits(2, scheduled("steps 3:6 layers 0,1 moba 8 2")), final_bits(2, small_options()));
+  const TrainOptions switched = scheduled("steps 3:6 layers 0,1 moba 8 2");
+  EXPECT_EQ(losses_of_job(2, switched), losses_of_job(2, small_options()));
+  EXPECT_EQ(final_bits(2, switched), final_bits(2, small_options()));
 }
 
 TEST(MoeLmAttention, FewBlocksLearnAndAreNotFullAttention) {
@@ -244,9 +259,8 @@ void expect_refused(
     EXPECT_THAT(
         result.status().message(),
         AllOf(
-            HasSubstr("saved with --attention '" + saved + "'"),
-            HasSubstr("this run has '" + now + "'"),
-            HasSubstr("--allow-attention-change")));
+            HasSubstr("saved under the attention schedule '" + saved + "'"),
+            HasSubstr("this run has '" + now + "'")));
   }
 }
 
