@@ -94,6 +94,7 @@ Expected<std::unique_ptr<SymmetricHeap>> GroupCommunicator::create_heap(
   MUSTER_RETURN_IF_ERROR(synchronize(deadline));
   GroupHeap::Parts parts;
   parts.session = session_;
+  parts.parent = group_;
   parts.group = leader.result;
   parts.rank = rank_;
   parts.members = barrier_.members();

@@ -59,6 +59,9 @@ class GroupCommunicator final : public Communicator {
       int color, int key, Deadline deadline) override;
   void abort(std::string_view reason) override;
 
+  // For tests.
+  [[nodiscard]] GroupBlock& meeting_place() const { return barrier_.block(); }
+
   // Collective; SymmetricHeap::create for ranks that share memory.
   [[nodiscard]] Expected<std::unique_ptr<SymmetricHeap>> create_heap(
       std::size_t bytes, Deadline deadline);

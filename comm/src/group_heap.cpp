@@ -57,8 +57,11 @@ class GroupHeap::PhaseMeeting final : public Meeting {
   [[nodiscard]] std::string last_seen(std::size_t r) const {
     const HeapSlot& slot = heap_.slot(r);
     const std::uint32_t last = slot.last.load(std::memory_order_acquire);
-    return last == 0 ? "it has not been at any barrier of this heap"
-                     : "it was last seen in " + quote(slot.arrivals[last - 1].phase.load());
+    const std::string text =
+        last == 0 ? "it has not been at any barrier of this heap"
+                  : "it was last seen in " + quote(slot.arrivals[last - 1].phase.load());
+    return heap_.is_in_collective(r) ? text + " and is inside a collective of the communicator"
+                                     : text;
   }
 
   const GroupHeap& heap_;
@@ -81,6 +84,10 @@ GroupHeap::~GroupHeap() {
     parts_.pages->give_back();
   }
   parts_.session->block().group_members[parts_.group].fetch_sub(1);
+}
+
+bool GroupHeap::is_in_collective(std::size_t r) const {
+  return parts_.session->block().groups[parts_.parent].slots[r].in_call.load() != 0;
 }
 
 std::string GroupHeap::name(std::size_t r) const {

@@ -18,7 +18,8 @@ class GroupHeap final : public SymmetricHeap {
  public:
   struct Parts {
     std::shared_ptr<Session> session;
-    std::size_t group{0};              // Of SessionBlock::groups, claimed for this heap alone.
+    std::size_t parent{0};             // Of SessionBlock::groups: of the communicator.
+    std::size_t group{0};              // Claimed for this heap alone.
     int rank{0};                       // In the group.
     std::vector<int> members;          // World ranks.
     std::shared_ptr<HeapPages> pages;  // Where ranks are threads: the same for all of them.
@@ -31,6 +32,11 @@ class GroupHeap final : public SymmetricHeap {
   GroupHeap(GroupHeap&&) = delete;
   GroupHeap& operator=(GroupHeap&&) = delete;
 
+  // For tests.
+  [[nodiscard]] const HeapControl& control() const { return parts_.pages->control(); }
+
+  [[nodiscard]] GroupBlock& meeting_place() const { return barrier_.block(); }
+
   [[nodiscard]] Expected<std::size_t> allocate(std::size_t bytes, std::size_t alignment) override;
   [[nodiscard]] Status seal(Deadline deadline) override;
   [[nodiscard]] Expected<std::span<std::byte>> map_view(std::span<const Piece> pieces) override;
@@ -39,6 +45,8 @@ class GroupHeap final : public SymmetricHeap {
 
  private:
   class PhaseMeeting;
+
+  [[nodiscard]] bool is_in_collective(std::size_t r) const;
 
   [[nodiscard]] HeapSlot& slot(std::size_t r) const { return parts_.pages->control().slots[r]; }
 

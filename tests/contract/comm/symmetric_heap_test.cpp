@@ -1,54 +1,28 @@
 // The symmetric heap over threads and processes: one address formula, allocation, views, barriers.
-#include "world.h"
-
-#include <muster/comm/symmetric_heap.h>
+#include "heap_world.h"
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cstring>
 #include <numeric>
-#include <sstream>
 
 namespace muster::comm {
 
 namespace {
 
-using HeapPointer = Expected<std::unique_ptr<SymmetricHeap>>;
-
 class HeapContract : public testing::TestWithParam<World> {};
 
-std::string name_of(const testing::TestParamInfo<World>& info) {
-  std::ostringstream name;
-  name << info.param;
-  return name.str();
-}
+// With peers to disagree with.
+class HeapOfThree : public testing::TestWithParam<World> {};
 
-std::vector<World> sharing_worlds() {
-  std::vector<World> worlds;
-  for (int size = 1; size <= 4; ++size) {
-    worlds.push_back({Backend::kLocal, size});
-    worlds.push_back({Backend::kShm, size});
-  }
-  return worlds;
-}
+class HeapOfFour : public testing::TestWithParam<World> {};
 
-INSTANTIATE_TEST_SUITE_P(SharedMemory, HeapContract, testing::ValuesIn(sharing_worlds()), name_of);
-
-bool holds(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-// "" when `status` is a success: what tests return from a rank.
-std::string report(const Status& status) {
-  return status.ok() ? std::string{} : status.to_string();
-}
-
-std::string with_heap(
-    Communicator& c, std::size_t bytes, const std::function<std::string(SymmetricHeap&)>& work) {
-  auto heap = SymmetricHeap::create(c, bytes, soon());
-  return heap ? work(**heap) : heap.status().to_string();
-}
+INSTANTIATE_TEST_SUITE_P(
+    SharedMemory, HeapContract, testing::ValuesIn(sharing_worlds()), world_name);
+INSTANTIATE_TEST_SUITE_P(
+    SharedMemory, HeapOfThree, testing::ValuesIn(sharing_worlds_of(3)), world_name);
+INSTANTIATE_TEST_SUITE_P(
+    SharedMemory, HeapOfFour, testing::ValuesIn(sharing_worlds_of(4)), world_name);
 
 std::int64_t value_of(int writer, int reader) {
   return 1000 * (writer + 1) + reader;
@@ -97,10 +71,7 @@ TEST_P(HeapContract, ChunksAreZeroedAndOwnMemoryKnowsItsOffset) {
   });
 }
 
-TEST_P(HeapContract, DifferentSizesAreRefusedOnAllRanksWithBothNumbers) {
-  if (GetParam().size < 2) {
-    GTEST_SKIP() << "nobody to disagree with";
-  }
+TEST_P(HeapOfThree, DifferentSizesAreRefusedOnAllRanksWithBothNumbers) {
   const auto reports = run_world(GetParam(), [](Communicator& c) {
     const auto heap = SymmetricHeap::create(c, c.rank() == 1 ? 8192 : 4096, soon());
     return heap.status().to_string();
@@ -147,6 +118,239 @@ TEST_P(HeapContract, AlignmentsThatAreNotPowersOfTwoUpToAPageAreRefused) {
       }
       return report(heap.seal(soon()));
     });
+  });
+}
+
+// Allocates as the rank should and as rank `odd` should not; what seal says.
+Status seal_with_odd_rank(Communicator& c, SymmetricHeap& heap, int odd, bool same_total) {
+  const bool is_odd = c.rank() == odd;
+  const auto first = heap.allocate(is_odd ? 128 : 64);
+  const auto second = heap.allocate(is_odd && same_total ? 64 : 128);
+  return first.ok() && second.ok() ? heap.seal(soon()) : internal_error("allocate");
+}
+
+TEST_P(HeapOfThree, SealNamesTheRankThatAllocatedDifferently) {
+  for (const int odd : {0, 1, 2}) {
+    for (const bool same_total : {false, true}) {
+      const auto reports = run_world(GetParam(), [&](Communicator& c) {
+        return with_heap(c, 4096, [&](SymmetricHeap& heap) {
+          return seal_with_odd_rank(c, heap, odd, same_total).to_string();
+        });
+      });
+      const std::string name = "differ: rank " + std::to_string(odd);
+      for (const std::string& report : reports) {
+        EXPECT_TRUE(holds(report, "invalid argument: ")) << report;
+        EXPECT_TRUE(holds(report, name)) << report;
+        EXPECT_TRUE(holds(report, "made 2 allocations up to offset")) << report;
+      }
+    }
+  }
+}
+
+TEST_P(HeapOfThree, AllocationsAfterASealAreComparedByTheNext) {
+  const auto reports = run_world(GetParam(), [](Communicator& c) {
+    return with_heap(c, 4096, [&](SymmetricHeap& heap) {
+      const bool fits = heap.allocate(64).ok();
+      const Status first = heap.seal(soon());
+      if (!fits || !first.ok()) {
+        return "first: " + first.to_string();
+      }
+      if (c.rank() == 1) {
+        static_cast<void>(heap.allocate(64));
+      }
+      return heap.seal(soon()).to_string();
+    });
+  });
+  for (const std::string& report : reports) {
+    EXPECT_TRUE(holds(report, "allocations in the symmetric heap differ: rank 1")) << report;
+  }
+}
+
+// --- views ---
+
+TEST_P(HeapContract, AViewShowsThePagesOfSeveralRanksInOnePiece) {
+  constexpr std::size_t kPage = kSymmetricGranularity;
+  expect_success(GetParam(), [](Communicator& c) {
+    return with_heap(c, 4 * kPage, [&](SymmetricHeap& heap) {
+      // Page 1 of every rank, then page 3 of rank 0 twice.
+      std::vector<SymmetricHeap::Piece> pieces;
+      for (int peer = 0; peer < c.size(); ++peer) {
+        pieces.push_back({peer, kPage, kPage});
+      }
+      pieces.insert(pieces.end(), 2, SymmetricHeap::Piece{0, 3 * kPage, kPage});
+      const auto view = heap.map_view(pieces);
+      if (!view || view->size() != pieces.size() * kPage) {
+        return "view: " + view.status().to_string();
+      }
+      std::memset(heap.pointer(c.rank(), kPage), c.rank() + 1, kPage);
+      const Status written = heap.barrier("written", soon());
+      for (int peer = 0; peer < c.size() && written.ok(); ++peer) {
+        for (std::size_t byte = 0; byte < kPage; ++byte) {
+          if (std::to_integer<int>((*view)[static_cast<std::size_t>(peer) * kPage + byte]) !=
+              peer + 1) {
+            return "byte " + std::to_string(byte) + " of rank " + std::to_string(peer);
+          }
+        }
+      }
+      const auto twice = view->subspan(static_cast<std::size_t>(c.size()) * kPage);
+      if (c.rank() == c.size() - 1) {  // Through a view into another rank's chunk.
+        twice[kPage + 7] = std::byte{42};
+      }
+      const Status again = heap.barrier("written through the view", soon());
+      const bool seen =
+          twice[7] == std::byte{42} && *heap.pointer(0, 3 * kPage + 7) == std::byte{42};
+      return seen ? report(again) : std::string{"a write through a view is not seen"};
+    });
+  });
+}
+
+TEST_P(HeapContract, PiecesThatAreNoWholePagesOfAChunkAreRefusedAndNamed) {
+  struct Case {
+    SymmetricHeap::Piece piece;
+    std::string why;
+  };
+
+  constexpr std::size_t kPage = kSymmetricGranularity;
+  constexpr std::size_t kHuge = ~std::size_t{0} / kPage * kPage;
+  expect_success(GetParam(), [](Communicator& c) {
+    return with_heap(c, 2 * kPage, [&](SymmetricHeap& heap) {
+      const std::vector<Case> cases{
+          {{c.size(), 0, kPage}, "is of no rank"},
+          {{-1, 0, kPage}, "is of no rank"},
+          {{0, 0, 0}, "is not in whole pages"},
+          {{0, 64, kPage}, "is not in whole pages"},
+          {{0, 0, kPage + 1}, "is not in whole pages"},
+          {{0, kPage, 2 * kPage}, "ends behind the chunk of 8192 bytes"},
+          {{0, kHuge, kPage}, "ends behind the chunk"},
+          {{0, kPage, kHuge}, "ends behind the chunk"},
+      };
+      for (const Case& bad : cases) {
+        const std::vector<SymmetricHeap::Piece> pieces{{0, 0, kPage}, bad.piece};
+        const Status status = heap.map_view(pieces).status();
+        if (status.code() != StatusCode::kInvalidArgument || !holds(status.message(), bad.why) ||
+            !holds(status.message(), "piece 1")) {
+          return bad.why + ": " + status.to_string();
+        }
+      }
+      if (heap.map_view({}).ok()) {
+        return std::string{"a view of nothing"};
+      }
+      return report(heap.barrier("a refused view poisons nothing", soon()));
+    });
+  });
+}
+
+// --- life and death ---
+
+TEST_P(HeapOfThree, ARankThatIsDoneTakesNothingAwayFromTheOthers) {
+  expect_success(GetParam(), [](Communicator& c) {
+    auto heap = SymmetricHeap::create(c, 4096, soon());
+    if (!heap) {
+      return heap.status().to_string();
+    }
+    *(*heap)->at<int>(c.rank(), 0) = 7 + c.rank();
+    const std::vector<SymmetricHeap::Piece> pieces{{0, 0, 4096}};
+    const auto view = (*heap)->map_view(pieces);
+    Status status = (*heap)->barrier("written", soon());
+    for (int leaver = 0; leaver < c.size() && status.ok(); ++leaver) {  // One after the other.
+      if (c.rank() >= leaver && (*(*heap)->at<int>(0, 0) != 7 || view->front() != std::byte{7})) {
+        return "after " + std::to_string(leaver) + " ranks left";
+      }
+      if (c.rank() == leaver) {
+        heap->reset();
+      }
+      status = c.barrier(soon());
+    }
+    return report(status);
+  });
+}
+
+TEST_P(HeapOfThree, WaitingForARankThatHasDestroyedItsHeapEndsBeforeTheDeadline) {
+  const auto reports = run_world(GetParam(), [](Communicator& c) {
+    auto heap = SymmetricHeap::create(c, 4096, soon());
+    const Status met = (*heap)->barrier("plan of layer 3", soon());
+    if (!met.ok() || c.rank() == 1) {
+      heap->reset();
+      // Stays in the session: only its heap is gone. The end of the others' wait ends this too.
+      return c.barrier(soon()).to_string();
+    }
+    return (*heap)->barrier("dispatch of layer 3", soon()).to_string();
+  });
+  for (const std::string& report : reports) {
+    EXPECT_TRUE(holds(
+        report,
+        "has destroyed its symmetric heap; it has not reached "
+        "'dispatch of layer 3'; it was last seen in 'plan of layer 3'"))
+        << report;
+  }
+  EXPECT_TRUE(holds(reports.at(0), "rank 1")) << reports.at(0);
+}
+
+TEST_P(HeapContract, MoreHeapsThanGroupsCanComeAndGo) {
+  expect_success(GetParam(), [](Communicator& c) {
+    for (int round = 0; round < 80; ++round) {
+      const std::string error = with_heap(c, 4096, [&](SymmetricHeap& heap) {
+        if (std::exchange(*heap.at<int>(c.rank(), 128), 5) != 0) {
+          return std::string{"memory was not zeroed"};
+        }
+        return report(heap.barrier("round", soon()));
+      });
+      if (!error.empty()) {
+        return "round " + std::to_string(round) + ": " + error;
+      }
+    }
+    return std::string{};
+  });
+}
+
+TEST_P(HeapContract, TwoHeapsOfOneGroupAreApart) {
+  expect_success(GetParam(), [](Communicator& c) {
+    return with_heap(c, 4096, [&](SymmetricHeap& first) {
+      return with_heap(c, 8192, [&](SymmetricHeap& second) {
+        *first.at<int>(c.rank(), 0) = 1;
+        *second.at<int>(c.rank(), 0) = 2;
+        Status met = first.barrier("first", soon());
+        if (met.ok()) {
+          met = second.barrier("second", soon());
+        }
+        const int next = (c.rank() + 1) % c.size();
+        const bool apart = *first.at<int>(next, 0) == 1 && *second.at<int>(next, 0) == 2;
+        return apart ? report(met) : std::string{"the heaps overlap"};
+      });
+    });
+  });
+}
+
+TEST_P(HeapOfFour, GroupsThatWereSplitOffGetHeapsOfTheirOwnAtTheSameTime) {
+  expect_success(GetParam(), [](Communicator& c) {
+    const auto half = c.split(c.rank() % 2, -c.rank(), soon());  // 2, 0 and 3, 1.
+    for (int round = 0; round < 20; ++round) {
+      const std::string error = with_heap(**half, 5000, [&](SymmetricHeap& heap) {
+        const int peer = 1 - heap.rank();
+        *heap.at<int>(peer, 64) = 10 + c.rank();
+        const Status met = heap.barrier("swap", soon());
+        const int expected = 10 + (c.rank() + 2) % 4;
+        return *heap.at<int>(heap.rank(), 64) == expected ? report(met)
+                                                          : std::string{"wrong neighbour"};
+      });
+      if (!error.empty()) {
+        return error;
+      }
+    }
+    return std::string{};
+  });
+}
+
+TEST(SymmetricHeapBackends, GlooIsRefusedWithTheRemedy) {
+  if (!gloo_is_available()) {
+    GTEST_SKIP() << "this build has no Gloo";
+  }
+  expect_success({Backend::kGloo, 2}, [](Communicator& c) {
+    const Status refused = SymmetricHeap::create(c, 4096, soon()).status();
+    const bool named = refused.code() == StatusCode::kUnimplemented &&
+                       holds(refused.message(), "\"gloo\"") &&
+                       holds(refused.message(), "MUSTER_COMM=shm");
+    return named ? report(c.barrier(soon())) : refused.to_string();  // The group stays usable.
   });
 }
 

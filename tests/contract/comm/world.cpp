@@ -87,10 +87,11 @@ std::vector<std::string> run_world(const World& world, const RankWork& work) {
     return run_threads(world.size, [&](Communicator& c, Communicator&) { return work(c); });
   }
   const Rendezvous rendezvous;
-  return test::run_ranks(world.size, [&](int rank) {
+  const auto work_on = [&](int rank) {
     auto communicator = connect(world.backend, rendezvous.options(rank, world.size), soon());
     return communicator ? work(**communicator) : communicator.status().to_string();
-  });
+  };
+  return test::run_ranks(world.size, work_on, std::chrono::minutes{2});
 }
 
 std::vector<std::string> run_world_with_side(const World& world, const RankWorkWithSide& work) {
