@@ -1,5 +1,7 @@
-// The promise of the training thread: publishing a step neither allocates nor makes a system call.
+// The promise of the training thread: recording and publishing a step neither allocates nor makes a
+// system call.
 #include "lane_ranks.h"
+#include "src/layer_record.h"
 #include "src/metric_catalog.h"
 #include "src/telemetry.h"
 #include "src/uplink.h"
@@ -12,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <new>
 
@@ -63,11 +66,17 @@ class PublishCost : public testing::Test {
             {{"hidden", false, true, true, 0}, {"rest", true, true, false, 0.95}},
             {true, true, true}),
         telemetry_(make()) {
-    LaneLayout layout = small_layout();
-    layout.groups = 2;
-    LocalLanes rank = healthy_rank();
-    rank.squared_norm = {1.0, 2.0};
-    lanes_ = reduce(layout, {rank, rank});
+    layout_.groups = 2;
+    layout_.moba_heads = {2};
+    layout_.ep_layers = 1;
+    rank_.squared_norm = {1.0, 2.0};
+    rank_.moba.resize(1);
+    rank_.moba[0].gate_bound.resize(2);
+    rank_.moba[0].norm_bound.resize(2);
+    rank_.ep.resize(1);
+    sum_.resize(layout_.sum_size());
+    max_.resize(layout_.max_size());
+    record();
     SharedState state;
     verdict_ = decide(lanes_, {}, DecideOptions{}, state);
   }
@@ -76,7 +85,35 @@ class PublishCost : public testing::Test {
     ModelInfo info;
     info.attention = {{0, 2, 4, "wq", "wk"}};
     info.experts_per_layer = {3};
+    info.attention_schedule = AttentionSchedule::parse("moba:64,3").value();
+    info.expert_ranks = 2;
     return info;
+  }
+
+  // What a step's passes record, and the lanes of it there and back.
+  void record() {
+    const std::array<float, 2> bounds{1.0F, 2.0F};
+    const std::array<std::int64_t, 4> counts{1, 2, 3, 4};
+    const std::array<double, 2> shares{0.25, 0.5};
+    MobaRecord record;
+    record.gate_bound = bounds;
+    record.norm_bound = bounds;
+    record.block_counts = counts;
+    record.blocks = 2;
+    record.sink_share = shares;
+    record.gate_margin = shares;
+    rank_.moba[0].clear();
+    kernels::EpEvent event;
+    event.ranks = 2;
+    times_.clear();
+    for (int pass = 0; pass < 2; ++pass) {
+      added_ = add_record(record, rank_.moba[0], rank_.max_logits[0]).ok() &&
+               add_reach({1, 2, 1, 2}, rank_.moba[0]).ok() && added_;
+      add_pass(event, rank_.ep[0]);
+      times_.add(event);
+    }
+    encode(layout_, rank_, sum_, max_);
+    decode(layout_, sum_, max_, lanes_);
   }
 
   std::unique_ptr<Telemetry> make() {
@@ -87,17 +124,28 @@ class PublishCost : public testing::Test {
 
   // What end_step does for telemetry on a plain step, without reading the clock.
   void publish(std::int64_t step) {
+    record();
     telemetry_->flush_notes();
     telemetry_->finished(step, 0);
     static_cast<void>(telemetry_->next_command());
     if (SampleFrame* slot = telemetry_->claim()) {
       slot->step = step;
-      catalog_.fill(StepFacts{lanes_, verdict_}, slot->values);
+      StepFacts facts{lanes_, verdict_};
+      facts.modes = modes_;
+      facts.ep = &times_;
+      catalog_.fill(facts, slot->values);
       telemetry_->publish();
       ++published_;
     }
   }
 
+  LaneLayout layout_ = small_layout();
+  LocalLanes rank_ = healthy_rank();
+  std::vector<double> sum_;
+  std::vector<double> max_;
+  EpTimes times_{std::vector<std::chrono::nanoseconds>(2), {}, {}, false};
+  std::array<AttentionMode, 1> modes_{};
+  bool added_{true};
   MetricCatalog catalog_;
   std::unique_ptr<Telemetry> telemetry_;
   ReducedLanes lanes_;
@@ -112,6 +160,7 @@ TEST_F(PublishCost, NoAllocationWhetherTheRingHasRoomOrNot) {
   }
   EXPECT_EQ(allocations, before);
   EXPECT_EQ(published_, 64);
+  EXPECT_TRUE(added_);
 }
 
 // In strict seccomp any call but read, write and _exit kills the process.
