@@ -85,7 +85,8 @@ Status make_regions(
     communicators.buckets = own.empty() ? communicators.holders : own[expert ? 1 : 0].get();
     RegionPlan plan = plan_region(setup.routing, setup.options, key, communicators.holders->size());
     MUSTER_ASSIGN_OR_RETURN(
-        Region region, Region::create(std::move(plan), setup.routing, communicators, deadline));
+        Region region,
+        Region::create(std::move(plan), setup.routing, communicators, setup.options, deadline));
     setup.regions.push_back(std::move(region));
   }
   return {};

@@ -3,6 +3,7 @@
 #include <muster/kernels/statistics.h>
 
 #include <map>
+#include <string>
 #include <utility>
 
 namespace muster::optimizer {
@@ -23,23 +24,56 @@ Region::Region(RegionPlan plan, const Routing& routing, const RegionCommunicator
   }
 }
 
+namespace {
+
+// Of a region's values or gradients.
+Expected<std::span<std::byte>> allocate(
+    const RegionKey& key,
+    std::size_t bytes,
+    comm::Communicator& memory,
+    const OptimizerOptions& options,
+    Deadline deadline) {
+  if (key.placement != Placement::kExpert || !options.expert_memory) {
+    return memory.allocate_bytes(bytes, deadline);
+  }
+  MUSTER_ASSIGN_OR_RETURN(const std::span<std::byte> given, options.expert_memory(bytes));
+  if (given.size() < bytes) {
+    return invalid_argument(
+        "expert_memory gave " + std::to_string(given.size()) + " of " + std::to_string(bytes) +
+        " bytes");
+  }
+  return given.first(bytes);
+}
+
+template <typename T>
+std::span<T> elements(std::span<std::byte> bytes) {
+  return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};  // NOLINT
+}
+
+}  // namespace
+
 Expected<Region> Region::create(
     RegionPlan plan,
     const Routing& routing,
     const RegionCommunicators& communicators,
+    const OptimizerOptions& options,
     Deadline deadline) {
   Region region{std::move(plan), routing, communicators};
   comm::Communicator& memory = *communicators.memory;
+  const RegionKey& key = region.plan_.key;
   const std::size_t size = region.plan_.size;
+  const std::size_t width = region.is_narrow() ? sizeof(std::uint16_t) : sizeof(float);
+  MUSTER_ASSIGN_OR_RETURN(
+      const std::span<std::byte> values, allocate(key, size * width, memory, options, deadline));
   if (region.is_narrow()) {
-    MUSTER_ASSIGN_OR_RETURN(
-        const std::span<std::byte> bytes,
-        memory.allocate_bytes(size * sizeof(std::uint16_t), deadline));
-    region.values16_ = {reinterpret_cast<std::uint16_t*>(bytes.data()), size};  // NOLINT
+    region.values16_ = elements<std::uint16_t>(values);
   } else {
-    MUSTER_ASSIGN_OR_RETURN(region.values_, memory.allocate<float>(size, deadline));
+    region.values_ = elements<float>(values);
   }
-  MUSTER_ASSIGN_OR_RETURN(region.gradients_, memory.allocate<float>(size, deadline));
+  MUSTER_ASSIGN_OR_RETURN(
+      const std::span<std::byte> gradients,
+      allocate(key, size * sizeof(float), memory, options, deadline));
+  region.gradients_ = elements<float>(gradients);
   return region;
 }
 

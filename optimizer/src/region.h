@@ -27,6 +27,7 @@ class Region {
       RegionPlan plan,
       const Routing& routing,
       const RegionCommunicators& communicators,
+      const OptimizerOptions& options,
       Deadline deadline);
 
   // Of segment `index`: afterwards the gradients of what this rank stores are sums over the

@@ -14,6 +14,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -68,6 +70,12 @@ struct OptimizerOptions {
   // 256 only with fp32 and bf16 states.
   std::int64_t cut_granularity{256};
   std::uint64_t seed{0};  // of stochastic rounding
+  // Where values and gradients of expert parameters get their memory: zeroed, 64-byte aligned,
+  // alive for the optimizer's life, e.g. of the symmetric heap that the experts' exchange reads
+  // through. Called in the same order with the same sizes (in bytes) on ranks that hold experts of
+  // the same shapes; parameters of one region lie in it one after the other, each on a multiple of
+  // 128 bytes. Empty: the communicator's memory.
+  std::function<Expected<std::span<std::byte>>(std::size_t bytes)> expert_memory;
   bool statistics{true};  // GroupUpdateStatistics; off saves a few per cent of the update pass
 };
 
