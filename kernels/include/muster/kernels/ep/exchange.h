@@ -14,10 +14,10 @@
 //
 // Collective: all operations, in the same order on all ranks. A rank may have no tokens. Errors: a
 // Status of the heap's barrier names the rank and the phase. Arguments are checked before anything
-// moves, and each operation begins with a meeting of all ranks: where one refuses, calls another
-// operation or brings another plan, all return the same Status, which names it, and may go on.
-// After an error contents are unspecified. Nothing allocates after creation, but for a plan's links
-// at its first make_plan.
+// moves, and each operation begins with a meeting of all ranks: where one refuses, or brings
+// another plan or layer, all return the same Status, which names it, and may go on. Ranks that call
+// different operations learn which, and the heap is poisoned. After an error contents are
+// unspecified. Nothing allocates after creation, but for a plan's links at its first make_plan.
 // Thread-safety: one thread at a time.
 #pragma once
 
