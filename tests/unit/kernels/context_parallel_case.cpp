@@ -1,5 +1,7 @@
 #include "context_parallel_case.h"
 
+#include <cmath>
+
 namespace muster::kernels::test {
 
 namespace {
@@ -154,7 +156,59 @@ void collect(
   }
 }
 
+// Rows of a shard against those of the pack: 8 u (1 + |S|) of the largest value, gradients twice
+// that, as sums over many rows.
+std::string rows_error(
+    const char* name,
+    const Floats& shard,
+    const Floats& pack,
+    const std::vector<std::int64_t>& rows,
+    std::int64_t row,
+    double unit) {
+  const Floats expected = take_rows(pack, rows, row);
+  double largest = 0;
+  for (const float value : pack) {
+    largest = std::max(largest, std::abs(static_cast<double>(value)));
+  }
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double error = std::abs(static_cast<double>(shard[i]) - static_cast<double>(expected[i]));
+    if (!(error <= unit * largest)) {
+      return std::string(name) + " element " + std::to_string(i) + " differs by " +
+             std::to_string(error);
+    }
+  }
+  return "";
+}
+
 }  // namespace
+
+std::string shard_error(
+    const ContextCase& c,
+    const ContextNumbers& n,
+    const ContextResult& one,
+    comm::Communicator& world) {
+  const auto plan = ContextPlan::create(n.cu, c.ranks, c.order);
+  if (!plan) {
+    return plan.status().to_string();
+  }
+  Shard s(c, n, *plan, world.rank());
+  ContextTraffic forward;
+  ContextTraffic backward;
+  const Status status = run_shard(c, world, *plan, s, forward, backward);
+  if (!status.ok()) {
+    return status.to_string();
+  }
+  const Floats& max_logit = c.moba ? s.moba.max_logit : s.max_logit;
+  if (max_logit != one.max_logit) {
+    return "max logit";
+  }
+  const double most = static_cast<double>(*std::max_element(max_logit.begin(), max_logit.end()));
+  const double unit = 8 * 0x1p-24 * (1 + std::abs(most));
+  std::string error = rows_error("out", s.out, one.out, s.rows, s.q_row, unit);
+  error += rows_error("dq", s.dq, one.dq, s.rows, s.q_row, 2 * unit);
+  error += rows_error("dk", s.dk, one.dk, s.rows, s.kv_row, 2 * unit);
+  return error + rows_error("dv", s.dv, one.dv, s.rows, s.kv_row, 2 * unit);
+}
 
 ContextResult run_alone(const ContextCase& c, const ContextNumbers& n) {
   ContextResult result = empty_result(c, n);

@@ -259,6 +259,14 @@ ContextResult run_alone(const ContextCase& c, const ContextNumbers& n);
 // The same, spread over c.ranks; the status is the first failure in order of rank.
 ContextResult run_spread(const ContextCase& c, const ContextNumbers& n);
 
+// What the shard of `world`'s rank has that differs from `one`, the same case on one rank; "" where
+// nothing does but roundings. For ranks that are processes.
+std::string shard_error(
+    const ContextCase& c,
+    const ContextNumbers& n,
+    const ContextResult& one,
+    comm::Communicator& world);
+
 inline Deadline soon() {
   return Deadline::after(std::chrono::seconds{30});
 }

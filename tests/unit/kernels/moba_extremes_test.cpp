@@ -107,6 +107,38 @@ TEST(MobaNan, DoesNotStayInWorkingMemory) {
   EXPECT_EQ(moba_error(setup, 95, AttentionType::kFloat32), "");
 }
 
+// Keys of -inf where queries are positive: whole blocks, parts of blocks, all that a row sees.
+TEST(MobaInfinity, MinusInfiniteLogitsHideTheirKeys) {
+  const MobaSetup setup = setup_of({100}, 8, 3);
+  MobaNumbers numbers = random_numbers(setup, 102);
+  for (std::size_t token = 0; token < 100; ++token) {
+    numbers.q[token * 16] = 1;
+  }
+  MobaNumbers hidden = numbers;
+  const auto is_hidden = [](std::int64_t key) { return key < 10 || (key >= 40 && key < 44); };
+  for (std::int64_t key = 0; key < 100; ++key) {
+    if (is_hidden(key)) {
+      hidden.k[static_cast<std::size_t>(key * 16)] = -std::numeric_limits<double>::infinity();
+    }
+  }
+  hidden.dout.clear();
+  StatisticsStorage storage(setup);
+  const auto run = run_moba<float>(setup, hidden, storage.spans());
+  for (std::int64_t row = 0; row < 10; ++row) {
+    EXPECT_EQ(run.lse[static_cast<std::size_t>(row)], -std::numeric_limits<float>::infinity());
+    EXPECT_TRUE(all_of_row(run.out, row, [](float x) { return x == 0; })) << row;
+  }
+  const OracleResult expected = oracle_attention(setup, hidden, run.choices(setup));
+  for (std::size_t i = 10 * 16; i < run.out.size(); ++i) {
+    ASSERT_NEAR(run.out[i], expected.out[i], 2e-5) << i / 16;
+  }
+  EXPECT_EQ(storage.nonfinite_rows[0], 0);
+  // Scores of blocks 0, 1 and 5 are -inf: numbers like others, chosen last, and counted.
+  EXPECT_EQ(storage.nonfinite_scores[0], (100 - 8) + (100 - 16) + (100 - 48));
+  const auto blocks = run.selection.blocks_of(0, 60);
+  EXPECT_FALSE(std::binary_search(blocks.begin(), blocks.end(), 5));
+}
+
 // Logits of +-3e38: their difference overflows, their weights are 1 and 0.
 template <typename T>
 void expect_largest_logits_are_finite() {
