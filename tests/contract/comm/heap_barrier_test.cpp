@@ -65,6 +65,27 @@ TEST_P(HeapBarrier, WritesBeforeItAreSeenByAllAfterIt) {
   });
 }
 
+TEST_P(HeapBarrierOfThree, CollectivesInAnotherThreadDoNotDisturbIt) {
+  expect_success(GetParam(), [](Communicator& c) {
+    return with_heap(c, 4096, [&](SymmetricHeap& heap) {
+      std::string sums;
+      std::thread reducer{[&] {
+        for (int call = 0; call < 200 && sums.empty(); ++call) {
+          std::int64_t value = call;
+          sums = report(c.all_reduce(std::span{&value, 1}, ReduceOp::kSum, soon()));
+          sums += value == 3 * call ? "" : "wrong sum";
+        }
+      }};
+      std::string met;
+      for (int round = 0; round < 200 && met.empty(); ++round) {
+        met = report(heap.barrier("round", soon()));
+      }
+      reducer.join();
+      return sums + met;
+    });
+  });
+}
+
 // Far fewer under the sanitizers and for threads, which go through the same code.
 std::int64_t many_rounds(Backend backend) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
