@@ -6,7 +6,7 @@ import { connected, eventually, fact, Fixture, launchBrowser, openPage } from ".
 
 const CHARTS = ["loss", "grad_norm", "learning_rate", "tokens", "step_time", "clip", "statistic1"];
 const HEATMAPS = ["attention", "maxvio", "expert_load"];
-const TALL = { viewport: { width: 1440, height: 2600 } };
+const TALL = { viewport: { width: 1440, height: 4200 } };
 
 let fixture;
 let browser;

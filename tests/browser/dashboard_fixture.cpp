@@ -53,7 +53,7 @@ class Fixture {
  public:
   Fixture(store::Store& store, std::filesystem::path database, std::string web_root)
       : store_(&store),
-        night_(store, {"night-shift", 4, 4, 4, 8, 612, 420}),
+        night_(store, {"night-shift", 4, 4, 4, 8, 612, 420, 300}),
         long_(store, {"long-haul", 1, 0, 0, 0, 54'321, 70'000}),
         waiting_(store, {"not-yet-started", 2, 0, 0, 0}),
         database_(std::move(database)),
@@ -167,6 +167,21 @@ class Fixture {
     require(night_.add_event(std::move(event), rank));
   }
 
+  // All layers but the last go from one mode to another.
+  void switch_attention(std::int64_t step, const std::string& from, const std::string& to) {
+    for (std::int32_t layer = 0; layer + 1 < night_.shape().layers; ++layer) {
+      const std::string name = std::to_string(layer);
+      Event event = make_event(
+          "attention_mode_changed",
+          Severity::kInfo,
+          step,
+          "attention layer " + name + " goes from " + from + " to " + to + " by the schedule");
+      event.wall_unix_ns -= (kNightSteps - step) * kSecondNs / 5;
+      event.labels = {{"layer", name}, {"from", from}, {"to", to}};
+      require(night_.add_event(std::move(event), 0));
+    }
+  }
+
   // Two launches: the first dies at step 760, the second resumes from the checkpoint at 700.
   void fill_night() {
     require(night_.launch(0));
@@ -179,6 +194,7 @@ class Fixture {
         "gradients of rank 1 held 3 values that are not finite; no rank applied the step",
         {{"nonfinite_count", 3}, {"grad_norm", std::nan("")}},
         0);
+    switch_attention(300, "full", "moba:512,3");
     require(night_.advance(80, now() - 140 * kSecondNs));
     happen(
         event_kind::kCheckpointCommitted,
@@ -188,6 +204,7 @@ class Fixture {
         {{"bytes", 48'200'000}},
         0);
     require(night_.advance(150, now() - 100 * kSecondNs));
+    switch_attention(600, "moba:512,3", "moba:128,8");
     happen(
         event_kind::kFinding,
         Severity::kWarning,

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::int64_t kStepNs = 180'000'000;
 constexpr std::int64_t kFramesPerBatch = 512;
+constexpr std::int32_t kBins = 8;  // of the sequence's blocks
 const std::vector<std::string> kGroups{"embedding", "attention", "experts", "router", "head"};
 const std::vector<std::string> kPhases{"forward", "backward", "reduce", "optimizer", "gather"};
 
@@ -72,6 +73,38 @@ void add_job_metrics(SchemaBuilder& builder, const RunShape& shape) {
   }
 }
 
+void add_attention_metrics(SchemaBuilder& builder, const RunShape& shape) {
+  constexpr MetricScope kJob = MetricScope::kJob;
+  for (std::int32_t layer = 0; layer < shape.layers; ++layer) {
+    builder.add("train_attn_mode", "1", kJob, layer);
+    for (const char* name :
+         {"train_attn_query_reach",
+          "train_attn_block_reach",
+          "train_moba_sink_share",
+          "train_ep_rank_imbalance_ratio",
+          "train_ep_pad_ratio"}) {
+      builder.add(name, "ratio", kJob, layer);
+    }
+    for (std::int32_t head = 0; head < shape.heads; ++head) {
+      builder.add("train_attn_gate_bound", "1", kJob, layer, head);
+    }
+    for (std::int32_t bin = 0; bin < kBins; ++bin) {
+      builder.add("train_moba_block_share", "ratio", kJob, layer, bin);
+    }
+  }
+}
+
+void add_rank_metrics(SchemaBuilder& builder, const RunShape& shape) {
+  if (shape.layers == 0) {
+    return;
+  }
+  for (std::int32_t peer = 0; peer < shape.ranks; ++peer) {
+    builder.add("train_ep_wait_seconds", "seconds", MetricScope::kRank, -1, peer);
+  }
+  builder.add("train_ep_plan_seconds", "seconds", MetricScope::kRank);
+  builder.add("train_ep_move_seconds", "seconds", MetricScope::kRank);
+}
+
 MetricSchema make_schema(const RunShape& shape, std::int32_t rank) {
   SchemaBuilder builder;
   if (rank == 0) {
@@ -81,6 +114,10 @@ MetricSchema make_schema(const RunShape& shape, std::int32_t rank) {
   builder.add("train_compute_seconds", "seconds", MetricScope::kRank);
   for (const std::string& phase : kPhases) {
     builder.add("train_phase_seconds", "seconds", MetricScope::kRank, -1, -1, phase);
+  }
+  add_rank_metrics(builder, shape);
+  if (rank == 0) {
+    add_attention_metrics(builder, shape);
   }
   return builder.take();
 }
@@ -109,6 +146,44 @@ double phase_share(const std::string& group) {
 double group_scale(const std::string& group) {
   const auto place = std::find(kGroups.begin(), kGroups.end(), group) - kGroups.begin();
   return 1.0 + 0.45 * static_cast<double>(place);
+}
+
+// Of attention layers and of expert parallelism; `blocks`: the layer chooses blocks.
+double parallel_value(const MetricDescriptor& metric, bool blocks, double n) {
+  if (metric.name == "train_attn_mode") {
+    return blocks ? 1 : 0;
+  }
+  if (metric.name == "train_attn_query_reach" || metric.name == "train_attn_block_reach") {
+    return std::clamp((blocks ? 0.42 + 0.06 * metric.layer : 0.97) + 0.01 * n, 0.0, 1.0);
+  }
+  if (metric.name == "train_moba_sink_share") {
+    return blocks ? 0.31 + 0.02 * n : std::numeric_limits<double>::quiet_NaN();
+  }
+  if (metric.name == "train_moba_block_share") {
+    const double share = metric.index == 0 ? 0.3 : 0.1 * (1 + 0.1 * n);
+    return blocks ? share : std::numeric_limits<double>::quiet_NaN();
+  }
+  if (metric.name == "train_attn_gate_bound") {
+    return 4 + metric.layer + 0.5 * std::abs(n);
+  }
+  return metric.name == "train_ep_pad_ratio" ? 0.08 + 0.01 * n
+                                             : 1.35 + 0.1 * metric.layer + 0.04 * n;
+}
+
+// Rank 2 makes the others wait.
+double wait_value(const MetricDescriptor& metric, std::int32_t rank, double n) {
+  if (metric.name == "train_ep_plan_seconds") {
+    return 9e-6 + 4e-7 * std::abs(n);
+  }
+  if (metric.name == "train_ep_move_seconds") {
+    return 6.2e-3 + 2e-4 * std::abs(n);
+  }
+  return metric.index == rank ? 0 : (metric.index == 2 ? 3.1e-3 : 0.7e-3) + 1e-4 * std::abs(n);
+}
+
+bool is_parallel(const std::string& name) {
+  return name.starts_with("train_ep_") || name.starts_with("train_moba_") ||
+         (name.starts_with("train_attn_") && name != "train_attn_logit_max");
 }
 
 double layered_value(const MetricDescriptor& metric, double t, double n) {
@@ -219,10 +294,15 @@ SampleFrame SyntheticRun::frame(std::int32_t rank, std::int64_t step) const {
   for (const MetricDescriptor& metric : schemas_[static_cast<std::size_t>(rank)].metrics) {
     const double n = noise(metric, generation_, rank, step);
     const auto t = static_cast<double>(step);
-    const double value = metric.scope == MetricScope::kRank ? rank_value(metric, rank, n)
-                         : metric.layer >= 0                ? layered_value(metric, t, n)
-                         : !metric.group.empty()            ? group_value(metric, t, n)
-                                                            : job_value(shape_, metric, step, n);
+    const bool blocks = shape_.blocks_from_step >= 0 && step >= shape_.blocks_from_step &&
+                        metric.layer < shape_.layers - 1;
+    const double value = metric.name.starts_with("train_ep_") && metric.layer < 0
+                             ? wait_value(metric, rank, n)
+                         : is_parallel(metric.name)           ? parallel_value(metric, blocks, n)
+                         : metric.scope == MetricScope::kRank ? rank_value(metric, rank, n)
+                         : metric.layer >= 0                  ? layered_value(metric, t, n)
+                         : !metric.group.empty()              ? group_value(metric, t, n)
+                                                              : job_value(shape_, metric, step, n);
     frame.values.push_back(static_cast<float>(value));
   }
   return frame;

@@ -21,6 +21,8 @@ struct RunShape {
   std::int32_t experts{8};
   std::int64_t spike_step{-1};      // one step with a large loss and gradient norm
   std::int64_t nonfinite_step{-1};  // one step whose loss and gradient norm are NaN
+  // All layers but the last choose blocks from here on; -1: all are always full.
+  std::int64_t blocks_from_step{-1};
 };
 
 class SyntheticRun {

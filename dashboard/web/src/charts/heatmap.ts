@@ -6,9 +6,9 @@ import { h, setText } from "../page/dom";
 import { number, tick } from "../page/format";
 import { color } from "../page/theme";
 import { AXIS_BOTTOM, AXIS_LEFT, PAD_RIGHT, PAD_TOP, type Plot, toStep, toX } from "./geometry";
-import { type Cells, collectCells, type Ramp, renderCells } from "./heatmap_image";
+import { type Cells, collectCells, type Ramp, rampPosition, renderCells } from "./heatmap_image";
 import { drawMarks, drawReplaced, eventsNear, visibleEvents } from "./marks";
-import { rampCss } from "./palette";
+import { hexColor, rampColor, rampCss } from "./palette";
 import { Panel, type PanelContext } from "./panel";
 import { eventRow, stepRow, Tooltip, valueRow } from "./tooltip";
 import { valuesAt } from "./values";
@@ -24,9 +24,14 @@ export interface HeatmapOptions {
   groupOf: (row: SeriesInfo) => number;
   groupLabel: (row: SeriesInfo) => string;
   tools?: () => HTMLElement[];
+  describe?: () => { text: string; unit: string }; // of what is chosen now
+  // Values 0, 1, ... are kinds and not amounts: their names and colour variables.
+  kinds?: { name: string; variable: string }[];
+  text?: (row: SeriesInfo, value: number, generation: number, step: number) => string;
 }
 
 const HEIGHT_MIN = 150;
+const HEIGHT_MIN_KINDS = 44;
 const HEIGHT_MAX = 420;
 const ROW_HEIGHT = 14;
 
@@ -46,12 +51,23 @@ export class Heatmap extends Panel {
   constructor(private readonly options: HeatmapOptions, context: PanelContext, onVisible: () => void) {
     super(options.id, options.title, options.unit, context, onVisible, options.wide ?? false);
     this.body.append(this.canvas, this.overlay, this.selection, this.tooltip.element);
-    const bar = h("span", { class: "ramp" });
-    bar.style.background = rampCss();
-    this.footer.append(h("div", { class: "legend" },
-      h("div", { class: "ramp-legend" }, this.low, bar, this.high), this.note));
+    this.footer.append(h("div", { class: "legend" }, this.legend(), this.note));
+    this.element.toggleAttribute("data-kinds", options.kinds !== undefined);
     this.listen();
     this.refreshTools();
+  }
+
+  private legend(): HTMLElement {
+    if (this.options.kinds) {
+      return h("div", { class: "legend-list" }, ...this.options.kinds.map(({ name, variable }) => {
+        const swatch = h("span", { class: "swatch" });
+        swatch.style.background = `var(${variable})`;
+        return h("span", { class: "legend-item" }, swatch, name);
+      }));
+    }
+    const bar = h("span", { class: "ramp" });
+    bar.style.background = rampCss();
+    return h("div", { class: "ramp-legend" }, this.low, bar, this.high);
   }
 
   series(): number[] {
@@ -64,7 +80,10 @@ export class Heatmap extends Panel {
     if (width === 0) return;
     const { view, model, cache } = this.context;
     const range = view.range(model.generations);
-    const height = Math.min(HEIGHT_MAX, Math.max(HEIGHT_MIN, rows.length * ROW_HEIGHT));
+    const said = this.options.describe?.();
+    if (said) this.describe(said.text, said.unit);
+    const least = this.options.kinds ? HEIGHT_MIN_KINDS : HEIGHT_MIN;
+    const height = Math.min(HEIGHT_MAX, Math.max(least, rows.length * ROW_HEIGHT));
     this.plot = {
       left: AXIS_LEFT, top: PAD_TOP, width: Math.max(1, width - AXIS_LEFT - PAD_RIGHT), height,
       from: range.from, to: range.to };
@@ -92,7 +111,7 @@ export class Heatmap extends Panel {
     const ctx = this.prepare(plot);
     if (!ctx) return;
     const ramp = this.ramp(cells);
-    const image = renderCells(cells, rows.length, ramp);
+    const image = renderCells(cells, rows.length, this.colours(ramp));
     const left = toX(plot, cells.firstKey - 0.5);
     const right = toX(plot, cells.firstKey + cells.columns * cells.width - 0.5);
     ctx.save();
@@ -115,6 +134,12 @@ export class Heatmap extends Panel {
       { points: cells.filled, rows: rows.length, marks, "y-min": ramp.min, "y-max": ramp.max,
         from: plot.from, to: plot.to, width: cells.width },
       cells.nonfiniteCount);
+  }
+
+  private colours(ramp: Ramp): (value: number) => readonly [number, number, number] {
+    const kinds = this.options.kinds?.map(({ variable }) => hexColor(color(variable)));
+    if (!kinds) return (value) => rampColor(rampPosition(value, ramp));
+    return (value) => kinds[Math.min(kinds.length - 1, Math.max(0, Math.round(value)))] ?? [0, 0, 0];
   }
 
   private ramp(cells: Cells): Ramp {
@@ -224,7 +249,9 @@ export class Heatmap extends Panel {
     const found = valuesAt(this.context, info.id, step, 0);
     const values = found.map(({ generation, bucket, replaced }) => valueRow(
       replaced ? `${label}, launch ${generation}` : label,
-      bucket.nonfinite > 0 ? "not finite" : number(bucket.max), null, replaced));
+      bucket.nonfinite > 0 ? "not finite"
+        : (this.options.text?.(info, bucket.max, generation, bucket.key + cells.width - 1) ?? number(bucket.max)),
+      null, replaced));
     this.tooltip.show(
       x, Math.min(y, this.plot.height - 20), this.body.clientWidth,
       stepRow(cells.firstKey + column * cells.width, cells.width),
@@ -234,6 +261,7 @@ export class Heatmap extends Panel {
 
   private refreshTools(): void {
     const { view } = this.context;
+    if (this.options.kinds) return;
     const log = view.logScales.has(this.id);
     const toggle = () => view.style(() => (log ? view.logScales.delete(this.id) : view.logScales.add(this.id)));
     this.setTools(...(this.options.tools?.() ?? []), h(

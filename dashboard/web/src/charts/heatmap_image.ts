@@ -1,7 +1,6 @@
 // A heatmap's cells as pixels: one column per bucket, one row per series.
 
 import type { Track } from "../data/track";
-import { rampColor } from "./palette";
 
 export interface Cells {
   columns: number;
@@ -76,7 +75,9 @@ export function rampPosition(value: number, ramp: Ramp): number {
 }
 
 // Row 0 at the top. Cells without a value are transparent, those with NaN in them magenta.
-export function renderCells(cells: Cells, rows: number, ramp: Ramp): HTMLCanvasElement {
+export function renderCells(
+  cells: Cells, rows: number, colorOf: (value: number) => readonly [number, number, number],
+): HTMLCanvasElement {
   const canvas = document.createElement("canvas");
   canvas.width = cells.columns;
   canvas.height = Math.max(1, rows);
@@ -87,7 +88,7 @@ export function renderCells(cells: Cells, rows: number, ramp: Ramp): HTMLCanvasE
     const value = cells.values[i] ?? NaN;
     const broken = cells.nonfinite[i] === 1;
     if (!broken && Number.isNaN(value)) continue;
-    const [r, g, b] = broken ? [255, 64, 200] as const : rampColor(rampPosition(value, ramp));
+    const [r, g, b] = broken ? [255, 64, 200] as const : colorOf(value);
     image.data.set([r, g, b, 255], 4 * i);
   }
   ctx.putImageData(image, 0, 0);

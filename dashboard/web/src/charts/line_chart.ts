@@ -32,6 +32,7 @@ export interface LineChartOptions {
   curves: () => Curve[];
   format?: (value: number) => string;
   lateByOne?: () => boolean; // statistics of the update before (docs/metrics.md)
+  describe?: () => { text: string; unit: string }; // of what is chosen now
   tools?: () => HTMLElement[];
 }
 
@@ -63,6 +64,8 @@ export class LineChart extends Panel {
   paint(): void {
     const width = this.body.clientWidth;
     if (width === 0) return;
+    const said = this.options.describe?.();
+    if (said) this.describe(said.text, said.unit);
     const log = this.context.view.logScales.has(this.id);
     if (!this.plot || this.log !== log) this.build(width, log);
     const { view, model } = this.context;

@@ -41,6 +41,19 @@ export function rampCss(): string {
   return `linear-gradient(90deg, ${RAMP.map((c) => `rgb(${c.join(" ")})`).join(", ")})`;
 }
 
+// Blue below, orange above, the surface's own grey at t = 0.5: told apart with any colour vision.
+export function divergingColor(t: number): [number, number, number] {
+  const even = hexColor(color("--map-even"));
+  const far = hexColor(color(t < 0.5 ? "--map-under" : "--map-over"));
+  const f = Math.min(1, Math.abs(t - 0.5) * 2);
+  return [0, 1, 2].map((c) => Math.round((even[c] ?? 0) * (1 - f) + (far[c] ?? 0) * f)) as [number, number, number];
+}
+
+export function hexColor(hex: string): [number, number, number] {
+  const value = parseInt(hex.slice(1), 16);
+  return [(value >> 16) & 255, (value >> 8) & 255, value & 255];
+}
+
 const EVENT_COLORS: Record<string, string> = {
   checkpoint_committed: "--event-good",
   run_started: "--event-good",
@@ -57,6 +70,8 @@ const EVENT_COLORS: Record<string, string> = {
   action: "--event-action",
   command_applied: "--event-action",
   command_rejected: "--event-bad",
+  attention_mode_changed: "--event-mode",
+  attention_schedule_changed: "--event-mode",
 };
 
 export function eventVariable(kind: string): string {

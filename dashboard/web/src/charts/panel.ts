@@ -2,7 +2,7 @@
 
 import type { RangeCache } from "../data/range_cache";
 import type { RunModel } from "../data/run_model";
-import { fill, h, type Child } from "../page/dom";
+import { fill, h, setText, type Child } from "../page/dom";
 import type { View } from "../page/view";
 
 export interface PanelContext {
@@ -16,6 +16,8 @@ export abstract class Panel {
   protected readonly body = h("div", { class: "panel-body" });
   protected readonly tools = h("div", { class: "panel-tools" });
   protected readonly footer = h("div", { class: "panel-footer" });
+  private readonly caption = h("p", { class: "panel-caption", hidden: true });
+  private readonly unitElement = h("span", { class: "unit" });
   private readonly badge = h("span", { class: "badge bad", hidden: true });
   private visible = false;
 
@@ -27,10 +29,11 @@ export abstract class Panel {
     onVisible: () => void,
     wide = false,
   ) {
-    const heading = h("h3", {}, title, unit ? h("span", { class: "unit" }, unit) : null);
+    const heading = h("h3", {}, title, this.unitElement);
+    this.unitElement.textContent = unit;
     this.element = h(
       "section", { class: wide ? "panel wide" : "panel", "data-chart": id, "aria-label": title },
-      h("header", { class: "panel-header" }, heading, this.badge, this.tools), this.body, this.footer);
+      h("header", { class: "panel-header" }, heading, this.badge, this.tools), this.caption, this.body, this.footer);
     // Only what is on the screen (or nearly) is fetched and drawn.
     new IntersectionObserver((entries) => {
       this.visible = entries.some((entry) => entry.isIntersecting);
@@ -54,6 +57,13 @@ export abstract class Panel {
 
   protected setTools(...children: Child[]): void {
     fill(this.tools, ...children);
+  }
+
+  // One line below the title: what is shown, in words.
+  protected describe(text: string, unit?: string): void {
+    setText(this.caption, text);
+    this.caption.hidden = text === "";
+    if (unit !== undefined) setText(this.unitElement, unit);
   }
 
   // Facts about the drawing, for the reader (the badge) and for tests (data attributes).

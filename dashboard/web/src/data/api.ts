@@ -2,7 +2,7 @@
 
 import { decodeRanges, type RangeEntry } from "./range_codec";
 import type {
-  CommandKind, RankStatus, RunAnswer, RunEvent, RunsAnswer, SeriesInfo,
+  CommandKind, RankStatus, RunAnswer, RunEvent, RunsAnswer, SeriesInfo, StepAnswer,
 } from "./types";
 
 const EVENTS_PER_REQUEST = 2000;
@@ -87,6 +87,12 @@ export async function fetchRange(
   const init = signal ? { signal } : {};
   const response = await request(runPath(runId, `/range?${parameters.join("&")}`), init);
   return decodeRanges(await response.arrayBuffer());
+}
+
+// `step` -1: the newest that all senders have.
+export function fetchStep(runId: string, metric: string, generation: number, step: number): Promise<StepAnswer> {
+  const parameters = `metric=${encodeURIComponent(metric)}&generation=${generation}&step=${step}`;
+  return json(runPath(runId, `/step?${parameters}`));
 }
 
 export async function postCommand(

@@ -34,6 +34,21 @@ export interface SeriesInfo {
   group: string;
 }
 
+// All series of a metric at one step, as columns.
+export interface StepAnswer {
+  metric: string;
+  unit: string;
+  generation: number;
+  step: number; // -1: nothing was sent in this generation
+  step_first: number;
+  step_last: number;
+  rank: number[];
+  layer: number[];
+  index: number[];
+  group: string[];
+  value: (JsonNumber | null)[]; // null: no sample of this step
+}
+
 export type Severity = "info" | "warning" | "error";
 
 export interface RunEvent {

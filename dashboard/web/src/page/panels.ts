@@ -1,21 +1,15 @@
 // Which panels a run gets: decided by the series it has.
 
-import { Heatmap } from "../charts/heatmap";
 import { LineChart, type Curve } from "../charts/line_chart";
 import type { Panel, PanelContext } from "../charts/panel";
 import type { SeriesInfo } from "../data/types";
-import { h } from "./dom";
 import { seconds, words } from "./format";
+import { type ChartOptions, type Contexts, curve, menu, withSeries } from "./panel_tools";
+import { attentionPanels, expertPanels } from "./parallel_panels";
 
 export interface Section {
   title: string;
   panels: Panel[];
-}
-
-interface Contexts {
-  lines: PanelContext;
-  maps: PanelContext;
-  onVisible: () => void;
 }
 
 // name -> what the menu says; only those a run has are offered.
@@ -56,17 +50,14 @@ export function buildSections(contexts: Contexts): Section[] {
   return [
     { title: "Training", panels: trainingPanels(contexts) },
     { title: "Optimizer", panels: optimizerPanels(contexts) },
-    { title: "Attention and experts", panels: heatmaps(contexts) },
+    { title: "Attention", panels: attentionPanels(contexts) },
+    { title: "Experts", panels: expertPanels(contexts) },
   ].filter((section) => section.panels.length > 0);
-}
-
-function curve(label: string, info: SeriesInfo | undefined): Curve[] {
-  return info ? [{ label, seriesId: info.id }] : [];
 }
 
 function trainingPanels({ lines, onVisible }: Contexts): Panel[] {
   const { model } = lines;
-  const chart = (options: ConstructorParameters<typeof LineChart>[0]) => new LineChart(options, lines, onVisible);
+  const chart = (options: ChartOptions) => new LineChart(options, lines, onVisible);
   const named = (...pairs: [string, string][]) => () =>
     pairs.flatMap(([label, name]) => curve(label, model.catalog.one(name)));
   const panels = [
@@ -85,7 +76,7 @@ function trainingPanels({ lines, onVisible }: Contexts): Panel[] {
     chart({ id: "step_time", title: "Step time", unit: "by phase", format: seconds, wide: true,
       curves: () => stepTimeCurves(lines), tools: () => rankTool(lines) }),
   ];
-  return panels.filter((panel) => panel.series().length > 0);
+  return withSeries(panels);
 }
 
 function chosenRank({ model, view }: PanelContext): number {
@@ -118,8 +109,7 @@ function rankTool(context: PanelContext): HTMLElement[] {
 
 function optimizerPanels({ lines, onVisible }: Contexts): Panel[] {
   const defaults = ["train_update_rms", "train_update_param_ratio"];
-  return defaults.map((fallback, i) => statisticChart(lines, `statistic${i + 1}`, fallback, onVisible))
-    .filter((panel) => panel.series().length > 0);
+  return withSeries(defaults.map((fallback, i) => statisticChart(lines, `statistic${i + 1}`, fallback, onVisible)));
 }
 
 function statisticChart(context: PanelContext, id: string, fallback: string, onVisible: () => void): LineChart {
@@ -136,40 +126,3 @@ function statisticChart(context: PanelContext, id: string, fallback: string, onV
       offered().map((name) => [name, OPTIMIZER_STATISTICS[name] ?? name]))],
   }, context, onVisible);
 }
-
-function heatmaps({ maps, onVisible }: Contexts): Panel[] {
-  const { model, view } = maps;
-  const layer = (row: SeriesInfo) => `layer ${row.layer}`;
-  const expertLayers = () => model.catalog.layers("train_moe_expert_tokens");
-  const chosenLayer = () => {
-    const wanted = Number(view.choice("layer", String(expertLayers()[0] ?? 0)));
-    return expertLayers().includes(wanted) ? wanted : (expertLayers()[0] ?? 0);
-  };
-  const map = (options: ConstructorParameters<typeof Heatmap>[0]) => new Heatmap(options, maps, onVisible);
-  const panels = [
-    map({ id: "attention", title: "Max attention logit", unit: "layer · head", wide: true,
-      rows: () => model.catalog.all("train_attn_logit_max"),
-      label: (row) => `L${row.layer}·h${row.index}`, groupOf: (row) => row.layer, groupLabel: (row) => `L${row.layer}` }),
-    map({ id: "maxvio", title: "Expert imbalance", unit: "maxvio by layer",
-      rows: () => model.catalog.all("train_moe_maxvio_ratio"),
-      label: layer, groupOf: (row) => row.layer, groupLabel: (row) => `L${row.layer}` }),
-    map({ id: "expert_load", title: "Expert load", unit: "tokens per expert",
-      rows: () => model.catalog.all("train_moe_expert_tokens").filter((row) => row.layer === chosenLayer()),
-      label: (row) => `e${row.index}`, groupOf: () => 0, groupLabel: (row) => `e${row.index}`,
-      tools: () => expertLayers().length < 2 ? [] : [menu(maps, "layer", "Layer", String(chosenLayer()),
-        expertLayers().map((one) => [String(one), `layer ${one}`]))] }),
-  ];
-  return panels.filter((panel) => panel.series().length > 0);
-}
-
-function menu(
-  { view }: PanelContext, name: string, label: string, value: string, options: string[][],
-): HTMLElement {
-  const select = h("select", { "aria-label": label, name });
-  for (const [key, text] of options) {
-    select.append(h("option", { value: key ?? "", selected: key === value }, text ?? ""));
-  }
-  select.addEventListener("change", () => view.select(() => view.choices.set(name, select.value)));
-  return select;
-}
-

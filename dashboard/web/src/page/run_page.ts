@@ -1,5 +1,6 @@
 // The page of one run: header, charts, and beside them commands, ranks and events.
 
+import { Heatmap } from "../charts/heatmap";
 import { RangeCache } from "../data/range_cache";
 import { RunModel, type Change } from "../data/run_model";
 import { CommandPanel } from "./command_panel";
@@ -101,11 +102,10 @@ export class RunPage {
         h("div", { class: "panels" }, ...section.panels.map((panel) => panel.element))]));
     }
     const panels = sections.flatMap((section) => section.panels);
-    const isMap = (id: string) => ["attention", "maxvio", "expert_load"].includes(id);
     const rate = this.model.catalog.one("train_tokens_per_second");
     this.refresher.setGroups([
-      { cache: this.lines, panels: panels.filter((panel) => !isMap(panel.id)), alwaysWanted: () => (rate ? [rate.id] : []) },
-      { cache: this.maps, panels: panels.filter((panel) => isMap(panel.id)), alwaysWanted: () => [] },
+      { cache: this.lines, panels: panels.filter((panel) => !(panel instanceof Heatmap)), alwaysWanted: () => (rate ? [rate.id] : []) },
+      { cache: this.maps, panels: panels.filter((panel) => panel instanceof Heatmap), alwaysWanted: () => [] },
     ]);
   }
 

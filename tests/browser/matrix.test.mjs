@@ -1,0 +1,254 @@
+// What is shown of attention modes and experts: the strip, the curves, and the matrices of one step.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+
+import { connected, eventually, fact, Fixture, launchBrowser, openPage } from "./fixture.mjs";
+
+const TALL = { viewport: { width: 1440, height: 4200 } };
+const MATRICES = ["load_matrix", "wait_matrix"];
+
+let fixture;
+let browser;
+let reader; // a page of night-shift for tests that only look
+
+before(async () => {
+  [fixture, browser] = await Promise.all([Fixture.start(), launchBrowser()]);
+  reader = await openRun();
+  await filledMatrices(reader.page);
+});
+
+after(async () => {
+  await browser?.close();
+  assert.equal(await fixture?.stop(), 0);
+});
+
+async function openRun(run = "night-shift", query = "", options = TALL) {
+  const opened = await openPage(browser, options);
+  opened.steps = [];
+  opened.page.on("request", (request) => {
+    const url = new URL(request.url());
+    if (url.pathname.endsWith("/step")) opened.steps.push(Object.fromEntries(url.searchParams));
+  });
+  await opened.page.goto(`${fixture.url}/?run=${run}${query}`);
+  await eventually(() => fact(opened.page, "loss", "points"), (n) => n > 0, "points of the loss");
+  return opened;
+}
+
+const panel = (page, id) => page.locator(`[data-chart="${id}"]`);
+
+async function filledMatrices(page) {
+  await eventually(() => fact(page, "load_matrix", "points"), (n) => n === 32, "cells of the load");
+  await eventually(() => fact(page, "wait_matrix", "points"), (n) => n === 16, "cells of the waits");
+}
+
+// Puts the pointer on a cell; what its box says.
+async function pointAt(page, id, row, column) {
+  const canvas = panel(page, id).locator("canvas");
+  const { width } = await canvas.boundingBox();
+  const [rows, columns] = [await fact(page, id, "rows"), await fact(page, id, "columns")];
+  const heights = Math.min(30, Math.max(15, 120 / rows)); // matrix_plot.ts
+  const x = 64 + ((column + 0.5) / columns) * (width - 64 - 96);
+  await canvas.hover({ position: { x, y: 18 + (row + 0.5) * heights } });
+  const box = panel(page, id).locator(".tooltip");
+  await eventually(() => box.isVisible(), (visible) => visible, "the box");
+  return box.innerText();
+}
+
+test("both matrices show the newest step, with legend and units", async () => {
+  const { page, problems } = reader;
+  for (const id of MATRICES) assert.equal(await fact(page, id, "step"), 919, id);
+  assert.match(await panel(page, "load_matrix").innerText(), /tokens over the layer's mean[\s\S]*2× the mean/);
+  assert.match(await panel(page, "wait_matrix").innerText(), /0 s[\s\S]*\d\sms/);
+  assert.deepEqual(problems, []);
+});
+
+test("a cell says its exact numbers under the pointer", async () => {
+  const { page } = reader;
+  const url = `${fixture.url}/api/runs/night-shift/step?metric=train_moe_expert_tokens&step=919`;
+  const answer = await (await fetch(url)).json();
+  const of = (layer) => answer.value.filter((_, i) => answer.layer[i] === layer);
+  const row = of(2);
+  const mean = row.reduce((a, b) => a + b) / row.length;
+  const text = await pointAt(page, "load_matrix", 2, 5);
+  assert.match(text, /layer 2 · expert 5/);
+  assert.ok(text.includes(`${Number((row[5] / mean).toPrecision(4))}×`), `${text} has ${row[5] / mean}`);
+  assert.ok(text.includes(`${Number((Math.max(...row) / mean - 1).toPrecision(4))}`), `${text}: maxvio`);
+  const waits = await pointAt(page, "wait_matrix", 1, 2);
+  assert.match(waits, /rank 1 for EP rank 2\s+3\.\d+\sms/);
+  assert.match(waits, /all for EP rank 2\s+(9|10)[.\d]*\sms/);
+});
+
+test("cells are read with the keyboard alone", async () => {
+  const { page } = reader;
+  const box = panel(page, "load_matrix").locator(".tooltip");
+  await panel(page, "load_matrix").locator("canvas").focus();
+  const range = page.locator("#range");
+  const before = await range.innerText();
+  for (const key of ["ArrowDown", "ArrowRight", "ArrowRight"]) await page.keyboard.press(key);
+  await eventually(() => box.innerText(), (text) => /layer 1 · expert 2/.test(text), "the cell");
+  await page.keyboard.press("End");
+  await eventually(() => box.innerText(), (text) => /layer 1 · expert 7/.test(text), "the last cell");
+  await page.keyboard.press("ArrowRight");
+  assert.match(await box.innerText(), /layer 1 · expert 7/, "the edge holds");
+  assert.equal(await range.innerText(), before, "the arrow keys of the page did nothing");
+  await page.keyboard.press("Escape");
+  await eventually(() => box.isVisible(), (visible) => !visible, "no box");
+});
+
+test("matrices follow the run", async () => {
+  const { page, context, problems } = await openRun();
+  await connected(page);
+  await filledMatrices(page);
+  const step = await fact(page, "wait_matrix", "step");
+  await fixture.tell("advance 3");
+  for (const id of MATRICES) await eventually(() => fact(page, id, "step"), (now) => now === step + 3, id);
+  assert.deepEqual(problems, []);
+  await context.close();
+});
+
+test("a paused page keeps its matrices", async () => {
+  const { page, context } = await openRun();
+  await connected(page);
+  await filledMatrices(page);
+  const step = await fact(page, "load_matrix", "step");
+  await page.keyboard.press("p");
+  await fixture.tell("advance 2");
+  const shown = () => page.locator('[data-figure="Step"]').innerText();
+  await eventually(shown, (text) => Number(text.replace(/\D/g, "")) >= step + 2, "the step in the header");
+  await page.keyboard.press("b");
+  assert.equal(await fact(page, "load_matrix", "step"), step);
+  await page.keyboard.press("p");
+  await eventually(() => fact(page, "load_matrix", "step"), (now) => now >= step + 2, "the newest step");
+  await context.close();
+});
+
+test("the slider goes to a step in both matrices, and the address keeps it", async () => {
+  const { page, context, steps } = await openRun();
+  await filledMatrices(page);
+  const slider = panel(page, "load_matrix").locator("input[type=range]");
+  await slider.fill("650");
+  for (const id of MATRICES) await eventually(() => fact(page, id, "step"), (step) => step === 650, id);
+  assert.equal(steps.at(-1).generation, "1");
+  await slider.focus();
+  await page.keyboard.press("ArrowRight");
+  for (const id of MATRICES) await eventually(() => fact(page, id, "step"), (step) => step === 651, id);
+  await eventually(() => page.url(), (url) => url.includes("c.step=651"), "the address");
+  await page.reload();
+  for (const id of MATRICES) await eventually(() => fact(page, id, "step"), (step) => step === 651, id);
+  await fixture.tell("advance 1");
+  await panel(page, "wait_matrix").getByText("Newest").click();
+  for (const id of MATRICES) await eventually(() => fact(page, id, "step"), (step) => step > 900, id);
+  assert.ok(!page.url().includes("c.step"), page.url());
+  await context.close();
+});
+
+test("of a step that was done twice the newer launch is shown", async () => {
+  const { page, context, steps } = await openRun("night-shift", "&c.step=730");
+  await filledMatrices(page);
+  assert.equal(await fact(page, "load_matrix", "step"), 730);
+  assert.equal(await fact(page, "load_matrix", "generation"), 2);
+  assert.ok(steps.every((asked) => asked.generation === "2"), JSON.stringify(steps));
+  await context.close();
+});
+
+test("a moving slider asks once at a time and ends where it rests", async () => {
+  const { page, context, steps } = await openRun();
+  await filledMatrices(page);
+  const slider = panel(page, "load_matrix").locator("input[type=range]");
+  const before = steps.length;
+  await slider.evaluate((input) => {
+    for (let step = 100; step <= 500; ++step) {
+      input.value = String(step);
+      input.dispatchEvent(new Event("input"));
+    }
+  });
+  await eventually(() => fact(page, "load_matrix", "step"), (step) => step === 500, "the last place");
+  const asked = steps.slice(before).filter((one) => one.metric === "train_moe_expert_tokens");
+  assert.ok(asked.length <= 4, `${asked.length} requests for 401 places`);
+  await context.close();
+});
+
+test("a run without experts says what would publish them", async () => {
+  const { page, context, problems, steps } = await openRun("long-haul");
+  const text = (id) => panel(page, id).innerText();
+  await eventually(() => text("load_matrix"), (t) => /train_moe_expert_tokens/.test(t), "load");
+  assert.match(await text("wait_matrix"), /train_ep_wait_seconds[\s\S]*record_ep/);
+  for (const id of MATRICES) {
+    assert.equal(await panel(page, id).locator("canvas").isVisible(), false);
+    assert.equal(await panel(page, id).locator("input").isVisible(), false);
+  }
+  assert.deepEqual(steps, [], "nothing is asked for that is not there");
+  assert.deepEqual(problems, []);
+  await context.close();
+});
+
+test("the strip shows which layers choose blocks, in colour, in words, and at the pointer", async () => {
+  const { page } = reader;
+  const strip = panel(page, "attention_mode");
+  await eventually(() => fact(page, "attention_mode", "points"), (n) => n > 1000, "cells");
+  await eventually(() => strip.innerText(), (text) => /layers 0–2 moba:128,8 · layer 3 full/.test(text), "now");
+  const canvas = strip.locator("canvas");
+  const { width } = await canvas.boundingBox();
+  const last = await fact(page, "attention_mode", "to");
+  const at = async (step, row) => {
+    await canvas.hover({ position: { x: 56 + (step / last) * (width - 68), y: 14 + (row + 0.5) * 14 } });
+    return strip.locator(".tooltip").innerText();
+  };
+  assert.match(await at(200, 1), /layer 1\s+full/);
+  assert.match(await at(450, 1), /layer 1\s+moba:512,3/);
+  assert.match(await at(650, 1), /layer 1\s+moba:128,8/);
+  assert.match(await at(650, 3), /layer 3\s+full/);
+  const colors = await canvas.evaluate((element) => {
+    const ctx = element.getContext("2d");
+    const ratio = element.width / element.clientWidth;
+    const pixel = (share, y) => [...ctx.getImageData(ratio * (56 + share * (element.clientWidth - 68)), ratio * y, 1, 1).data].slice(0, 3);
+    return [pixel(0.2, 21), pixel(0.5, 21), pixel(0.5, 63)];
+  });
+  assert.deepEqual(colors[0], colors[2], "full before the switch and in the last layer");
+  assert.notDeepEqual(colors[0], colors[1]);
+});
+
+test("a switch of modes is marked on the charts, with its reason", async () => {
+  const { page } = reader;
+  const over = page.locator('[data-chart="grad_norm"] .u-over');
+  const { width } = await over.boundingBox();
+  const last = await fact(page, "grad_norm", "to");
+  await over.hover({ position: { x: (300 / last) * width, y: 80 } });
+  const tooltip = page.locator('[data-chart="grad_norm"] .tooltip');
+  await eventually(() => tooltip.innerText(), (text) => /goes from full to moba:512,3/.test(text), "tooltip");
+});
+
+test("menus name the metrics of attention and experts and say what they are", async () => {
+  const { page, context } = await openRun();
+  const curves = panel(page, "attention_curve");
+  await eventually(() => fact(page, "attention_curve", "points"), (n) => n > 3000, "points");
+  assert.match(await curves.innerText(), /Share of \(KV head, block\) pairs/);
+  await curves.locator("select").selectOption("train_moba_sink_share");
+  await eventually(() => curves.innerText(), (text) => /Share of block 0/.test(text), "the line");
+  await eventually(() => fact(page, "attention_curve", "points"), (n) => n > 1500 && n < 2500, "of three layers");
+  const map = panel(page, "attention");
+  await map.locator("select").selectOption("train_moba_block_share");
+  await eventually(() => fact(page, "attention", "rows"), (n) => n === 32, "rows");
+  assert.match(await map.innerText(), /first part on top/);
+  const options = await panel(page, "expert_curve").locator("option").allInnerTexts();
+  assert.deepEqual(options, ["rank imbalance ρ", "padding"], "only what the run has");
+  assert.match(await panel(page, "expert_time").innerText(), /rank 3/);
+  await context.close();
+});
+
+for (const scheme of ["dark", "light"]) {
+  test(`over and under the mean look different in ${scheme}, with any colour vision`, async () => {
+    const { page, context } = await openRun("night-shift", "&c.step=5", { ...TALL, colorScheme: scheme });
+    await filledMatrices(page);
+    // Step 5: expert 1 has well over the mean, expert 0 under it (synthetic_run.cpp).
+    const [under, over] = await panel(page, "load_matrix").locator("canvas").evaluate((element) => {
+      const ctx = element.getContext("2d");
+      const ratio = element.width / element.clientWidth;
+      const cell = (element.clientWidth - 64 - 96) / 8;
+      return [0, 1].map((column) => [...ctx.getImageData(ratio * (64 + column * cell + 3), ratio * 22, 1, 1).data]);
+    });
+    assert.ok(under[2] > under[0] + 15, `under is blue: ${under}`);
+    assert.ok(over[0] > over[2] + 40, `over is orange: ${over}`);
+    await context.close();
+  });
+}
