@@ -10,6 +10,8 @@
 // an FMA loop of the same instruction set; claims are medians of ratios within a round. Single
 // threads are measured by their CPU time: hosts are shared. Scaling needs wall time: fastest of all
 // rounds.
+#include "fma_peak.h"
+
 #include <muster/kernels/flash_attention.h>
 
 #include <algorithm>
@@ -25,90 +27,17 @@
 
 namespace {
 
+using muster::bench::cpu_seconds;
+using muster::bench::median;
+using muster::bench::peak_flops_per_second;
 using muster::kernels::AttentionProblem;
 using muster::kernels::AttentionStatistics;
 using muster::kernels::AttentionType;
 
 constexpr int kRounds = 7;
 
-double cpu_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
-
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-// ---- the bound -----------------------------------------------------------------------------
-
-#if defined(__x86_64__)
-#define BENCH_VECTOR "v"
-#else
-#define BENCH_VECTOR "w"
-#endif
-
-// Independent multiply-adds on as many registers as hide their latency. Returns flops.
-template <typename V, std::size_t kSums>
-__attribute__((always_inline)) inline double multiply_add(std::int64_t steps) {
-  V sums[kSums];  // all different, or one would do for all
-  for (std::size_t i = 0; i < kSums; ++i) {
-    sums[i] = V{} + static_cast<float>(i);
-  }
-  V x = V{} + 0.999F;
-  V y = V{} + 0.5F;
-  for (std::int64_t step = 0; step < steps; ++step) {
-    asm volatile("" : "+" BENCH_VECTOR(x), "+" BENCH_VECTOR(y));  // the compiler must not know
-#pragma GCC unroll 24
-    for (std::size_t i = 0; i < kSums; ++i) {
-      sums[i] = sums[i] * x + y;
-    }
-  }
-  volatile float sink = 0;
-  for (const V& sum : sums) {
-    sink = sink + sum[0];
-  }
-  constexpr auto kLanes = static_cast<double>(sizeof(V) / sizeof(float));
-  return 2.0 * kLanes * static_cast<double>(kSums) * static_cast<double>(steps);
-}
-
-typedef float Floats16 __attribute__((vector_size(64)));  // NOLINT(modernize-use-using)
-typedef float Floats8 __attribute__((vector_size(32)));   // NOLINT(modernize-use-using)
-typedef float Floats4 __attribute__((vector_size(16)));   // NOLINT(modernize-use-using)
-
-#if defined(__x86_64__)
-__attribute__((target("avx512f"))) double avx512_loop(std::int64_t steps) {
-  return multiply_add<Floats16, 24>(steps);
-}
-
-__attribute__((target("avx2,fma"))) double avx2_loop(std::int64_t steps) {
-  return multiply_add<Floats8, 12>(steps);
-}
-#endif
-
-double baseline_loop(std::int64_t steps) {
-  return multiply_add<Floats4, 12>(steps);
-}
-
-double peak_flops_per_second() {
-  const std::string_view path = muster::kernels::attention_path(AttentionType::kFloat32);
-  auto* loop = &baseline_loop;
-#if defined(__x86_64__)
-  loop = path == "avx512" ? &avx512_loop : path == "avx2" ? &avx2_loop : loop;
-#endif
-  double best = 0;
-  for (int repeat = 0; repeat < 3; ++repeat) {
-    const double begin = cpu_seconds();
-    const double flops = loop(1'000'000);
-    best = std::max(best, flops / (cpu_seconds() - begin));
-  }
-  return best;
 }
 
 // ---- the work ------------------------------------------------------------------------------

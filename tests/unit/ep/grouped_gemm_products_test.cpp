@@ -146,5 +146,28 @@ TEST(GroupedProducts, EqualTheSumsInDoubleAcrossBlocksOfTheDepth) {
   }
 }
 
+// Skewed as routers skew them: most groups empty or tiny, now and then one with most of the rows.
+TEST(GroupedProducts, EqualTheSumsInDoubleForRandomSkewedGroups) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    Random random(seed);
+    Sizes rows(1 + random.below(12));
+    for (std::int64_t& count : rows) {
+      count = static_cast<std::int64_t>(random.below(3) == 0 ? random.below(20) : random.below(3));
+    }
+    rows[random.below(rows.size())] += static_cast<std::int64_t>(random.below(120));
+    const auto multiple = static_cast<std::int64_t>(1 + random.below(16));
+    const auto gap = static_cast<std::int64_t>(random.below(3));
+    const auto in = static_cast<std::int64_t>(1 + random.below(70));
+    const auto out = static_cast<std::int64_t>(1 + random.below(70));
+    const FloatType type = kTypes[random.below(2)];
+    const int threads = static_cast<int>(1 + random.below(3));
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    expect_products({Layout(rows, multiple, gap), in, out, type, threads});
+    if (testing::Test::HasFatalFailure()) {
+      return;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace muster::kernels

@@ -3,8 +3,9 @@
 // Shapes: logits [tokens, experts]; choices and gates [tokens, top_k]. All losses are means over
 // what they say, in nats where logarithms are taken; they are returned as they are, and their
 // gradients times `scale` are added to dlogits (empty: not wanted). A token whose sigmoids have all
-// underflowed has no probabilities and counts nothing. fp32 and fp64 (gradient tests). Sources: Switch (arXiv 2101.03961), ST-MoE (2202.08906),
-// aux-loss-free balancing (2408.15664), DeepSeek-V3 (2412.19437).
+// underflowed has no probabilities and counts nothing. fp32 and fp64 (gradient tests).
+// Sources: Switch (arXiv 2101.03961), ST-MoE (2202.08906), aux-loss-free balancing (2408.15664),
+// DeepSeek-V3 (2412.19437).
 // Thread-safety: functions of their arguments. NaN logits give NaN gates and still distinct experts
 // in range. Sizes that contradict the options, and options that check() refuses, end the program.
 #pragma once

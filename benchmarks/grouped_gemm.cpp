@@ -1,0 +1,197 @@
+// Claim: the products of experts run near the peak of the machine, however skewed their rows are.
+//   claim grouped_gemm_peak_fraction     forward, dgrad and wgrad together, fp32, flops per second
+//                                        over those of the FMA loop
+//   claim grouped_gemm_bf16_speedup      fp32 over bf16, the same three
+// Method: 16 experts [512, 1024] with 4096 rows, half of them one expert's and the smallest with 1,
+// one thread, 2 flops a term. Each round runs every variant once beside an FMA loop of the same
+// instruction set; claims are medians of ratios within a round, by the thread's CPU time: hosts are
+// shared. `profile` prints other shapes, and what rows of single groups cost as bytes of weights.
+#include "fma_peak.h"
+
+#include <muster/kernels/ep/grouped_gemm.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+using muster::bench::cpu_seconds;
+using muster::bench::median;
+using muster::kernels::FloatType;
+using muster::kernels::GroupedProblem;
+
+constexpr int kRounds = 9;
+
+using Sizes = std::vector<std::int64_t>;
+
+// Tensors of 4-byte elements; bf16 uses half of each.
+struct Work {
+  Work(FloatType type, Sizes counts, std::int64_t in, std::int64_t out) : rows(std::move(counts)) {
+    for (const std::int64_t count : rows) {
+      begins.push_back(total);
+      total += count;
+      ends.push_back(total);
+    }
+    problem = {{begins, rows, ends}, in, out, type, 1};
+    const auto groups = std::ssize(rows);
+    for (const std::int64_t size :
+         {total * in, total * out, groups * in * out, total * out, total * in, groups * in * out}) {
+      tensors.emplace_back(static_cast<std::size_t>(size));
+    }
+    std::uint32_t state = 1;
+    for (std::size_t t = 0; t < 3; ++t) {
+      for (std::size_t i = 0; i < tensors[t].size(); ++i) {
+        state = state * 1664525U + 1013904223U;
+        fill(t, i, static_cast<float>(state >> 8U) / 8388608.0F - 1.0F);
+      }
+    }
+  }
+
+  void fill(std::size_t tensor, std::size_t i, float value) {
+    if (problem.type == FloatType::kFloat32) {
+      tensors[tensor][i] = value;
+      return;
+    }
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &value, sizeof(bits));
+    const auto half = static_cast<std::uint16_t>(bits >> 16U);
+    std::memcpy(reinterpret_cast<char*>(tensors[tensor].data()) + 2 * i, &half, sizeof(half));
+  }
+
+  void forward() {
+    grouped_forward(problem, tensors[0].data(), tensors[2].data(), tensors[3].data());
+  }
+
+  void dgrad() {
+    grouped_dgrad(problem, tensors[1].data(), tensors[2].data(), tensors[4].data(), false);
+  }
+
+  void wgrad() { grouped_wgrad(problem, tensors[0].data(), tensors[1].data(), tensors[5].data()); }
+
+  [[nodiscard]] double flops() const {
+    return 2.0 * static_cast<double>(total) * static_cast<double>(problem.in) *
+           static_cast<double>(problem.out);
+  }
+
+  [[nodiscard]] double weight_bytes() const {
+    const double element = problem.type == FloatType::kFloat32 ? 4 : 2;
+    return element * static_cast<double>(tensors[2].size());
+  }
+
+  Sizes rows;
+  Sizes begins;
+  Sizes ends;
+  std::int64_t total{0};
+  GroupedProblem problem;
+  std::vector<std::vector<float>> tensors;  // x, dy, weights, y, dx, gradients
+};
+
+double seconds_of(const std::function<void()>& work) {
+  const double begin = cpu_seconds();
+  work();
+  return cpu_seconds() - begin;
+}
+
+// Half the rows to one expert, few or one to the last.
+Sizes skewed_rows() {
+  return {2048, 640, 384, 256, 192, 144, 112, 88, 72, 56, 40, 28, 17, 12, 6, 1};
+}
+
+void claims() {
+  Work floats(FloatType::kFloat32, skewed_rows(), 1024, 512);
+  Work halves(FloatType::kBFloat16, skewed_rows(), 1024, 512);
+  std::vector<std::vector<double>> parts(3);
+  std::vector<double> together;
+  std::vector<double> speedup;
+  std::vector<double> peaks;
+  for (int round = 0; round <= kRounds; ++round) {
+    const double peak = muster::bench::peak_flops_per_second();
+    const double seconds[] = {
+        seconds_of([&] { floats.forward(); }), seconds_of([&] { floats.dgrad(); }), seconds_of([&] {
+          floats.wgrad();
+        })};
+    const double fp32 = seconds[0] + seconds[1] + seconds[2];
+    const double bf16 = seconds_of([&] {
+      halves.forward();
+      halves.dgrad();
+      halves.wgrad();
+    });
+    if (round == 0) {  // touches fresh memory
+      continue;
+    }
+    for (std::size_t i = 0; i < 3; ++i) {
+      parts[i].push_back(floats.flops() / seconds[i] / peak);
+    }
+    peaks.push_back(peak);
+    together.push_back(3 * floats.flops() / fp32 / peak);
+    speedup.push_back(fp32 / bf16);
+  }
+  std::printf(
+      "FMA loop %.0f GFLOP/s; forward %.3f, dgrad %.3f, wgrad %.3f of it\n",
+      median(peaks) / 1e9,
+      median(parts[0]),
+      median(parts[1]),
+      median(parts[2]));
+  std::printf("claim grouped_gemm_peak_fraction %.3f\n", median(together));
+  std::printf("claim grouped_gemm_bf16_speedup %.2f\n", median(speedup));
+}
+
+// Fractions of the FMA peak at other loads, and the rate at which weights are read.
+void profile() {
+  std::printf(
+      "%-5s %7s %5s %5s %5s %8s %8s %8s  weights GB/s\n",
+      "type",
+      "groups",
+      "rows",
+      "in",
+      "out",
+      "forward",
+      "dgrad",
+      "wgrad");
+  for (const auto type : {FloatType::kFloat32, FloatType::kBFloat16}) {
+    for (const std::int64_t rows : {1, 2, 4, 8, 14, 32, 64, 128, 256, 1024}) {
+      Work work(type, Sizes(16, rows), 1024, 512);
+      std::vector<std::vector<double>> rates(3);
+      for (int round = 0; round < 5; ++round) {
+        const double peak = muster::bench::peak_flops_per_second();
+        rates[0].push_back(work.flops() / seconds_of([&] { work.forward(); }) / peak);
+        rates[1].push_back(work.flops() / seconds_of([&] { work.dgrad(); }) / peak);
+        rates[2].push_back(work.flops() / seconds_of([&] { work.wgrad(); }) / peak);
+        if (round == 0) {
+          for (auto& rate : rates) {
+            rate.clear();
+          }
+        }
+      }
+      const double peak = muster::bench::peak_flops_per_second();
+      const double bytes_per_flop = work.weight_bytes() / work.flops();
+      std::printf(
+          "%-5s %7d %5d %5d %5d %8.3f %8.3f %8.3f  %.1f %.1f\n",
+          type == FloatType::kFloat32 ? "fp32" : "bf16",
+          16,
+          static_cast<int>(rows),
+          1024,
+          512,
+          median(rates[0]),
+          median(rates[1]),
+          median(rates[2]),
+          median(rates[0]) * peak * bytes_per_flop / 1e9,
+          median(rates[1]) * peak * bytes_per_flop / 1e9);
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "profile") {
+    profile();
+    return 0;
+  }
+  claims();
+  return 0;
+}

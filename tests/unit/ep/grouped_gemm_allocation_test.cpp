@@ -1,0 +1,87 @@
+// Grouped products keep their memory: after the first call of a size this binary, which counts its
+// allocations, makes none.
+#include "grouped_gemm_case.h"
+
+#include <gtest/gtest.h>
+
+#include <malloc.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+std::atomic<long> allocations{0};
+
+void* counted(std::size_t size) {
+  ++allocations;
+  if (void* const memory = std::malloc(size == 0 ? 1 : size)) {
+    return memory;
+  }
+  throw std::bad_alloc{};
+}
+
+}  // namespace
+
+void* operator new(std::size_t size) {
+  return counted(size);
+}
+
+void* operator new[](std::size_t size) {
+  return counted(size);
+}
+
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+
+void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
+
+void operator delete(void* memory, std::size_t /*size*/) noexcept {
+  std::free(memory);
+}
+
+void operator delete[](void* memory, std::size_t /*size*/) noexcept {
+  std::free(memory);
+}
+
+namespace muster::kernels {
+namespace {
+
+using test::Layout;
+using test::Tensor;
+using test::uniform_values;
+
+TEST(GroupedProductAllocation, OnlyTheFirstCallOfASizeAllocates) {
+  const Layout layout({70, 0, 1, 9}, 4, 0);
+  for (const FloatType type : {FloatType::kFloat32, FloatType::kBFloat16}) {
+    for (const int threads : {1, 3}) {
+      const GroupedProblem problem{layout.groups(), 40, 60, type, threads};
+      const Tensor x(type, uniform_values(1, layout.total * 40));
+      const Tensor dy(type, uniform_values(2, layout.total * 60));
+      const Tensor weights(type, uniform_values(3, 4 * 40 * 60));
+      Tensor y(type, uniform_values(4, layout.total * 60));
+      Tensor dx(type, uniform_values(5, layout.total * 40));
+      std::vector<float> gradients(4 * 40 * 60);
+      const auto all = [&] {
+        grouped_forward(problem, x.data(), weights.data(), y.data());
+        grouped_dgrad(problem, dy.data(), weights.data(), dx.data(), false);
+        grouped_wgrad(problem, x.data(), dy.data(), gradients.data());
+      };
+      all();
+      const long before = allocations;
+      const std::size_t held = mallinfo2().uordblks;
+      all();
+      EXPECT_EQ(allocations, before) << to_string(type) << ", " << threads << " threads";
+      if (threads == 1) {
+        EXPECT_EQ(mallinfo2().uordblks, held);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace muster::kernels
