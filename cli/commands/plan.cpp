@@ -1,4 +1,5 @@
-// muster plan optimizer: what a ZeRO-1 layout costs, before anything runs.
+// muster plan: what a ZeRO-1 layout costs, before anything runs; expert parallelism in plan_ep.cpp.
+#include "commands/plan_ep.h"
 #include "commands/subcommands.h"
 #include "plan/comparison.h"
 #include "plan/model.h"
@@ -189,7 +190,9 @@ Action declare_plan(CLI::App& command, const Tail& /*tail*/) {
   command.require_subcommand(1);
   command.footer(
       "Examples:\n"
-      "  muster plan optimizer --preset dense_7b --layout all");
+      "  muster plan optimizer --preset dense_7b --layout all\n"
+      "  muster plan ep --preset moe_384 --gemm-flops 700T --link 450G");
+  const Action run_ep = declare_plan_ep(command);
   CLI::App* plan = command.add_subcommand(
       "optimizer", "Memory, work and traffic of a ZeRO-1 layout before any run");
   plan->footer(footer());
@@ -209,7 +212,10 @@ Action declare_plan(CLI::App& command, const Tail& /*tail*/) {
       ->type_name("TYPE");
   plan->add_flag("--json", flags->json, "For programs");
   plan->add_flag("--print-model", flags->print_model, "Print the preset as a model file");
-  return [flags]() -> int {
+  return [flags, plan, run_ep]() -> int {
+    if (!plan->parsed()) {
+      return run_ep();
+    }
     const Status status = flags->print_model ? print_model(*flags) : print_plan(*flags);
     return status.ok() ? 0 : fail("plan optimizer", status);
   };
