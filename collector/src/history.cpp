@@ -1,6 +1,5 @@
 #include "src/history.h"
 
-#include "src/event_kinds.h"
 #include "src/schema_view.h"
 
 #include <muster/common/log.h>
@@ -117,7 +116,7 @@ Status read_events(store::Query& query, const std::string& run_id, History& hist
         std::vector<store::StoredEvent> page, query.events(run_id, after, kEventsPerPage));
     for (store::StoredEvent& stored : page) {
       after = stored.event_id;
-      const bool mode_change = stored.event.kind == kAttentionModeChanged &&
+      const bool mode_change = stored.event.kind == event_kind::kAttentionModeChanged &&
                                stored.generation == history.generation.value();
       if (mode_change || stored.event.kind == event_kind::kAction) {
         history.events.push_back(std::move(stored.event));

@@ -1,7 +1,5 @@
 #include "src/judge.h"
 
-#include "src/event_kinds.h"
-
 #include <charconv>
 #include <optional>
 #include <string_view>
@@ -31,7 +29,7 @@ std::optional<detect::ModeChange> to_mode_change(Generation generation, const Ev
       generation.value(), event.step, -1, label(event, "from"), label(event, "to")};
   const auto [end, error] =
       std::from_chars(layer.data(), layer.data() + layer.size(), change.layer);
-  const bool known = event.kind == kAttentionModeChanged && event.step >= 0 &&
+  const bool known = event.kind == event_kind::kAttentionModeChanged && event.step >= 0 &&
                      error == std::errc{} && end == layer.data() + layer.size() &&
                      change.layer >= 0;
   return known ? std::optional{change} : std::nullopt;

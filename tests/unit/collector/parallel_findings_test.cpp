@@ -68,7 +68,7 @@ class Sender {
 
   void announce(const char* from, const char* to) {
     Event event;
-    event.kind = "attention_mode_changed";
+    event.kind = event_kind::kAttentionModeChanged;
     event.step = step;
     event.labels = {{"layer", "0"}, {"from", from}, {"to", to}};
     client.send(wire::EventMessage{seq++, event});
@@ -123,7 +123,7 @@ TEST_F(ParallelFindings, EventsThatMakeNoSenseAreStoredAndNothingMore) {
   Sender rank{running_, 0};
   rank.steps(100);
   Event event;
-  event.kind = "attention_mode_changed";
+  event.kind = event_kind::kAttentionModeChanged;
   event.step = rank.step;
   for (const char* layer : {"", "x", "-3", "1e9", "99999999999999"}) {
     event.labels = {{"layer", layer}, {"from", "full"}, {"to", "moba:1,1"}};
@@ -134,7 +134,7 @@ TEST_F(ParallelFindings, EventsThatMakeNoSenseAreStoredAndNothingMore) {
   rank.steps(4, {.jump = 1});
   ASSERT_TRUE(rank.acked());
   EXPECT_EQ(findings("spike_persistent").size(), 2U);
-  EXPECT_EQ(running_.wait_for_events("attention_mode_changed", 6).size(), 6U);
+  EXPECT_EQ(running_.wait_for_events(event_kind::kAttentionModeChanged, 6).size(), 6U);
 }
 
 TEST_F(ParallelFindings, ModesAndTheirBaselinesOutliveACollector) {
