@@ -95,32 +95,23 @@ void Exchange::sum_duplicates(const EpPlan& plan) {
   std::int64_t added = 0;
   for_own_rows(plan, [&](std::int64_t index, std::int32_t link) {
     added += link < 0 ? 1 : 0;
-    if (link > 0) {
-      sum_chain(plan, index, link);
+    if (link > 0 && options_.type == FloatType::kBFloat16) {
+      sum_chain<std::uint16_t>(plan, index, link);
+    } else if (link > 0) {
+      sum_chain<float>(plan, index, link);
     }
   });
   event_.bytes_local += added * static_cast<std::int64_t>(row_bytes_);
 }
 
+template <typename T>
 void Exchange::sum_chain(const EpPlan& plan, std::int64_t first, std::int64_t next) {
-  const auto hidden = static_cast<std::size_t>(options_.hidden);
-  const bool is_bfloat16 = options_.type == FloatType::kBFloat16;
-  std::byte* to = row(rank_, first);
-  if (is_bfloat16) {
-    widen(sum_.data(), bfloat16(to), hidden);
-  }
-  while (next > 0) {
-    const std::byte* from = row(rank_, next - 1);
-    if (is_bfloat16) {
-      add(sum_.data(), bfloat16(from), hidden);
-    } else {
-      add(float32(to), float32(from), hidden);
-    }
+  RowList<T> list;
+  for (list.push(typed_row<T>(rank_, first)); next > 0;) {
+    list.push(typed_row<T>(rank_, next - 1));
     next = next_of(plan.links[static_cast<std::size_t>(next - 1)]);
   }
-  if (is_bfloat16) {
-    narrow(bfloat16(to), sum_.data(), hidden);
-  }
+  sum(typed_row<T>(rank_, first), list, static_cast<std::size_t>(options_.hidden));
 }
 
 void Exchange::pull(const EpPlan& plan, std::span<std::byte> y) {
@@ -131,47 +122,31 @@ void Exchange::pull(const EpPlan& plan, std::span<std::byte> y) {
     if (separate_) {
       pull_separate(destinations, bfloat16(to));
     } else if (options_.type == FloatType::kBFloat16) {
-      pull_bfloat16(destinations, bfloat16(to));
+      pull_firsts(destinations, bfloat16(to));
     } else {
-      pull_float32(destinations, float32(to));
+      pull_firsts(destinations, float32(to));
     }
   }
 }
 
-// A token's first choice is the first on its rank.
-void Exchange::pull_float32(const std::int64_t* destinations, float* y) const {
-  const auto hidden = static_cast<std::size_t>(options_.hidden);
-  const Place first = place(destinations[0]);
-  std::memcpy(y, row(first.rank, first.row), row_bytes_);
-  for (int k = 1; k < options_.shape.top_k; ++k) {
+template <typename T>
+void Exchange::pull_firsts(const std::int64_t* destinations, T* y) const {
+  RowList<T> list;
+  for (int k = 0; k < options_.shape.top_k; ++k) {
     const Place from = place(destinations[k]);
     if (from.is_first) {
-      add(y, float32(row(from.rank, from.row)), hidden);
+      list.push(typed_row<T>(from.rank, from.row));
     }
   }
-}
-
-void Exchange::pull_bfloat16(const std::int64_t* destinations, std::uint16_t* y) {
-  const auto hidden = static_cast<std::size_t>(options_.hidden);
-  const Place first = place(destinations[0]);
-  const std::uint16_t* only = bfloat16(row(first.rank, first.row));
-  widen(sum_.data(), only, hidden);
-  bool is_only = true;
-  for (int k = 1; k < options_.shape.top_k; ++k) {
-    const Place from = place(destinations[k]);
-    if (from.is_first) {
-      add(sum_.data(), bfloat16(row(from.rank, from.row)), hidden);
-      is_only = false;
-    }
-  }
-  if (is_only) {
-    std::memcpy(y, only, row_bytes_);
+  if (list.size == 1) {
+    std::memcpy(y, list.rows[0], row_bytes_);
   } else {
-    narrow(y, sum_.data(), hidden);
+    sum(y, list, static_cast<std::size_t>(options_.hidden));
   }
 }
 
-// The sums of pull_float32 over float32 rows: per rank first, then over ranks.
+// The sums that float32 rows have: per rank first, then over ranks. A token's first choice is the
+// first on its rank.
 void Exchange::pull_separate(const std::int64_t* destinations, std::uint16_t* y) {
   const auto hidden = static_cast<std::size_t>(options_.hidden);
   const int top_k = options_.shape.top_k;

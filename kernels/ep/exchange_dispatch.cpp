@@ -128,14 +128,17 @@ void Exchange::clear_padding(const EpPlan& plan, bool with_gates) {
 // Rows of a token beyond its first were not sent. Returns what this rank has now.
 Exchange::Got Exchange::expand(const EpPlan& plan) {
   Got got;
+  const auto used = static_cast<std::size_t>(ep_rows_of(plan, rank_));
+  const bool past_cache = used * row_bytes_ >= kPastCacheBytes;
   for_own_rows(plan, [&](std::int64_t index, std::int32_t link) {
     ++got.choices;
     got.rows += link < 0 ? 0 : 1;
     for (std::int64_t next = link; next > 0;) {
-      std::memcpy(row(rank_, next - 1), row(rank_, index), row_bytes_);
+      copy_row(row(rank_, next - 1), row(rank_, index), row_bytes_, past_cache);
       next = next_of(plan.links[static_cast<std::size_t>(next - 1)]);
     }
   });
+  finish_copies();
   return got;
 }
 

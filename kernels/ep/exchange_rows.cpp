@@ -1,7 +1,10 @@
 #include "ep/exchange_rows.h"
 
+#include "cpu/simd/table.h"
+
 #include <bit>
 #include <cstring>
+#include <string_view>
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -11,11 +14,11 @@ namespace muster::kernels::ep {
 
 namespace {
 
-float to_float(std::uint16_t bits) {
+[[gnu::always_inline]] inline float to_float(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
-std::uint16_t to_bfloat16(float value) {
+[[gnu::always_inline]] inline std::uint16_t to_bfloat16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t rounded = bits + 0x7FFFU + ((bits >> 16) & 1U);
   // Rounding could carry a NaN's payload away and leave an infinity.
@@ -47,6 +50,103 @@ void narrow(std::uint16_t* to, const float* from, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     to[i] = to_bfloat16(from[i]);
   }
+}
+
+namespace {
+
+// Elements whose sums wait in registers and the first cache while all rows are added.
+constexpr std::size_t kBlock = 128;
+
+[[gnu::always_inline]] inline void sum_block(
+    float* to, const RowList<float>& list, std::size_t begin, std::size_t count) {
+  std::array<float, kBlock> sums;
+  for (std::size_t i = 0; i < count; ++i) {
+    sums[i] = list.rows[0][begin + i];
+  }
+  for (std::size_t r = 1; r < list.size; ++r) {
+    const float* row = list.rows[r] + begin;
+    for (std::size_t i = 0; i < count; ++i) {
+      sums[i] += row[i];
+    }
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    to[begin + i] = sums[i];
+  }
+}
+
+[[gnu::always_inline]] inline void sum_block(
+    std::uint16_t* to, const RowList<std::uint16_t>& list, std::size_t begin, std::size_t count) {
+  std::array<float, kBlock> sums;
+  for (std::size_t i = 0; i < count; ++i) {
+    sums[i] = to_float(list.rows[0][begin + i]);
+  }
+  for (std::size_t r = 1; r < list.size; ++r) {
+    const std::uint16_t* row = list.rows[r] + begin;
+    for (std::size_t i = 0; i < count; ++i) {
+      sums[i] += to_float(row[i]);
+    }
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    to[begin + i] = to_bfloat16(sums[i]);
+  }
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void sum_blocks(T* to, const RowList<T>& list, std::size_t count) {
+  std::size_t begin = 0;
+  for (; begin + kBlock <= count; begin += kBlock) {
+    sum_block(to, list, begin, kBlock);
+  }
+  if (begin < count) {
+    sum_block(to, list, begin, count - begin);
+  }
+}
+
+template <typename T>
+using Sum = void (*)(T* to, const RowList<T>& list, std::size_t count);
+
+template <typename T>
+void sum_baseline(T* to, const RowList<T>& list, std::size_t count) {
+  sum_blocks(to, list, count);
+}
+
+#if defined(__x86_64__)
+template <typename T>
+[[gnu::target("avx2")]] void sum_avx2(T* to, const RowList<T>& list, std::size_t count) {
+  sum_blocks(to, list, count);
+}
+
+template <typename T>
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")]] void sum_avx512(
+    T* to, const RowList<T>& list, std::size_t count) {
+  sum_blocks(to, list, count);
+}
+#endif
+
+template <typename T>
+Sum<T> choose_sum() {
+#if defined(__x86_64__)
+  const std::string_view isa = instruction_set();
+  if (isa == "avx512") {
+    return sum_avx512<T>;
+  }
+  if (isa == "avx2") {
+    return sum_avx2<T>;
+  }
+#endif
+  return sum_baseline<T>;
+}
+
+}  // namespace
+
+void sum(float* to, const RowList<float>& list, std::size_t count) {
+  static const Sum<float> kChosen = choose_sum<float>();
+  kChosen(to, list, count);
+}
+
+void sum(std::uint16_t* to, const RowList<std::uint16_t>& list, std::size_t count) {
+  static const Sum<std::uint16_t> kChosen = choose_sum<std::uint16_t>();
+  kChosen(to, list, count);
 }
 
 #if defined(__SSE2__)

@@ -1,6 +1,9 @@
 // Loops over the elements of rows. bf16 travels as std::uint16_t; sums are fp32.
 #pragma once
 
+#include <muster/kernels/ep/plan.h>
+
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -33,6 +36,20 @@ void widen(float* to, const std::uint16_t* from, std::size_t count);
 
 // Round to nearest even; a NaN stays one.
 void narrow(std::uint16_t* to, const float* from, std::size_t count);
+
+// Of one token: at most kEpTopKMax rows.
+template <typename T>
+struct RowList {
+  std::array<const T*, kEpTopKMax> rows;
+  std::size_t size{0};
+
+  void push(const T* row) { rows[size++] = row; }
+};
+
+// to[i] = ((row 0 + row 1) + row 2) + ..., at least one row; `to` may be row 0. bf16 is summed in
+// fp32 and rounded once. The same bits on every instruction set.
+void sum(float* to, const RowList<float>& list, std::size_t count);
+void sum(std::uint16_t* to, const RowList<std::uint16_t>& list, std::size_t count);
 
 // Whole rows for a reader elsewhere. `past_cache`: the row is not wanted in this core's caches, as
 // when more moves than they hold; `finish_copies` must follow before a barrier.

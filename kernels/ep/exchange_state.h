@@ -119,6 +119,11 @@ class Exchange final : public EpExchange {
     return heap_.pointer(peer, layout_.rows) + static_cast<std::size_t>(index) * row_bytes_;
   }
 
+  template <typename T>
+  [[nodiscard]] T* typed_row(int peer, std::int64_t index) const {
+    return reinterpret_cast<T*>(row(peer, index));  // NOLINT
+  }
+
   [[nodiscard]] Place place(std::int64_t destination) const {
     const bool is_first = destination >= 0;
     const std::int64_t code = is_first ? destination : -destination - 1;
@@ -171,10 +176,11 @@ class Exchange final : public EpExchange {
   void stage(
       const EpPlan& plan, std::span<const std::byte> rows, std::span<const float> row_values);
   void sum_duplicates(const EpPlan& plan);
+  template <typename T>
   void sum_chain(const EpPlan& plan, std::int64_t first, std::int64_t next);
   void pull(const EpPlan& plan, std::span<std::byte> y);
-  void pull_float32(const std::int64_t* destinations, float* y) const;
-  void pull_bfloat16(const std::int64_t* destinations, std::uint16_t* y);
+  template <typename T>
+  void pull_firsts(const std::int64_t* destinations, T* y) const;
   void pull_separate(const std::int64_t* destinations, std::uint16_t* y);
   void pull_values(const EpPlan& plan, std::span<float> values) const;
   void count_combine(const EpPlan& plan, bool with_values);
