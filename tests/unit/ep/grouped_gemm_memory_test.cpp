@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 namespace muster::kernels {
 namespace {
@@ -98,6 +99,37 @@ TEST(GroupedProductMemory, OfNothingButPaddingIsCleared) {
   grouped_forward({{begins, none, ends}, 5, 3, FloatType::kFloat32, 1}, nullptr, nullptr, y.data());
   for (std::size_t i = 0; i < y.size(); ++i) {
     EXPECT_EQ(y[i], i / 3 == 2 || i / 3 == 3 ? 0 : 7) << i;
+  }
+}
+
+// Products that counted padded rows have made training and inference drift apart.
+TEST(GroupedProductMemory, WhatPaddingRowsHoldCountsNowhere) {
+  constexpr std::int64_t kSize = 40;
+  const Layout layout({3, 0, 21}, 8, 2);
+  for (const FloatType type : {FloatType::kFloat32, FloatType::kBFloat16}) {
+    const auto count = static_cast<std::size_t>(layout.total * kSize);
+    test::Tensor clean(type, std::vector<double>(count, 1));
+    test::Tensor spoiled(type, std::vector<double>(count, 1));
+    const test::Tensor weights(type, std::vector<double>(3 * kSize * kSize, 1));
+    for (std::size_t g = 0; g < 3; ++g) {
+      const std::int64_t end = g == 2 ? layout.total : layout.begins[g + 1];
+      for (std::int64_t row = layout.begins[g] + layout.rows[g]; row < end; ++row) {
+        for (std::int64_t i = row * kSize; i < (row + 1) * kSize; ++i) {
+          spoiled.set(static_cast<std::size_t>(i), std::numeric_limits<float>::quiet_NaN());
+        }
+      }
+    }
+    const GroupedProblem problem{layout.groups(), kSize, kSize, type, 1};
+    const auto run = [&](const test::Tensor& rows) {
+      test::Tensor y(type, std::vector<double>(count));
+      test::Tensor dx(type, std::vector<double>(count));
+      std::vector<float> gradients(3 * kSize * kSize);
+      grouped_forward(problem, rows.data(), weights.data(), y.data());
+      grouped_dgrad(problem, rows.data(), weights.data(), dx.data(), false);
+      grouped_wgrad(problem, rows.data(), rows.data(), gradients.data());
+      return std::tuple(y.bytes(), dx.bytes(), gradients);
+    };
+    EXPECT_EQ(run(spoiled), run(clean)) << to_string(type);
   }
 }
 
