@@ -172,7 +172,7 @@ class Fixture {
     for (std::int32_t layer = 0; layer + 1 < night_.shape().layers; ++layer) {
       const std::string name = std::to_string(layer);
       Event event = make_event(
-          "attention_mode_changed",
+          event_kind::kAttentionModeChanged,
           Severity::kInfo,
           step,
           "attention layer " + name + " goes from " + from + " to " + to + " by the schedule");

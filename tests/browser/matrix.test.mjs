@@ -226,9 +226,11 @@ test("menus name the metrics of attention and experts and say what they are", as
   await curves.locator("select").selectOption("train_moba_sink_share");
   await eventually(() => curves.innerText(), (text) => /Share of block 0/.test(text), "the line");
   await eventually(() => fact(page, "attention_curve", "points"), (n) => n > 1500 && n < 2500, "of three layers");
+  assert.equal(await fact(page, "attention_curve", "nonfinite"), 0, "full layers have none to report");
   const map = panel(page, "attention");
   await map.locator("select").selectOption("train_moba_block_share");
-  await eventually(() => fact(page, "attention", "rows"), (n) => n === 32, "rows");
+  await eventually(() => fact(page, "attention", "rows"), (n) => n === 24, "rows of the three layers that choose");
+  assert.equal(await fact(page, "attention", "nonfinite"), 0);
   assert.match(await map.innerText(), /first part on top/);
   const options = await panel(page, "expert_curve").locator("option").allInnerTexts();
   assert.deepEqual(options, ["rank imbalance ρ", "padding"], "only what the run has");

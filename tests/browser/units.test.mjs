@@ -33,10 +33,10 @@ test("a matrix has its rows and columns in order, whatever the order of the answ
   assert.equal(matrix.filled(made), 6);
 });
 
-test("a missing value is a hole and a broken one is marked", () => {
-  const made = matrix.matrixOf(answer([[0, 0, 4], [0, 1, null], [0, 2, "NaN"]]), "layer");
-  assert.deepEqual([...made.values], [4, NaN, NaN]);
-  assert.deepEqual([...made.broken], [0, 0, 1]);
+test("what is missing or not reported is a hole, what is infinite is marked", () => {
+  const made = matrix.matrixOf(answer([[0, 0, 4], [0, 1, null], [0, 2, "NaN"], [0, 3, "Infinity"]]), "layer");
+  assert.deepEqual([...made.values], [4, NaN, NaN, NaN]);
+  assert.deepEqual([...made.broken], [0, 0, 0, 1]);
   assert.equal(matrix.filled(made), 1);
 });
 

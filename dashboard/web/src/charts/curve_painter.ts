@@ -14,6 +14,7 @@ export interface Strand {
   replaced: boolean; // a later generation did these steps again
   color: string;
   unreported: number[]; // steps where NaN means that there is nothing to report
+  quiet: boolean; // NaN means that at every step
 }
 
 export interface CurveStyle {
@@ -137,8 +138,9 @@ function paintLine(
 
 // A cross at the upper edge: there is no height at which NaN belongs.
 function paintNonfinite(
-  ctx: CanvasRenderingContext2D, plot: Plot, { track, unreported }: Strand, buckets: Bucket[], tint: string,
+  ctx: CanvasRenderingContext2D, plot: Plot, { track, unreported, quiet }: Strand, buckets: Bucket[], tint: string,
 ): number {
+  if (quiet) return 0;
   let values = 0;
   ctx.strokeStyle = tint;
   ctx.lineWidth = 2;

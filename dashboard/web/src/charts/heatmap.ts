@@ -24,6 +24,7 @@ export interface HeatmapOptions {
   groupOf: (row: SeriesInfo) => number;
   groupLabel: (row: SeriesInfo) => string;
   tools?: () => HTMLElement[];
+  quiet?: () => boolean; // NaN means that there is nothing to report: no mark, and no row for nothing else
   describe?: () => { text: string; unit: string }; // of what is chosen now
   // Values 0, 1, ... are kinds and not amounts: their names and colour variables.
   kinds?: { name: string; variable: string }[];
@@ -76,7 +77,7 @@ export class Heatmap extends Panel {
 
   paint(): void {
     const width = this.body.clientWidth;
-    const rows = this.options.rows();
+    const rows = this.shownRows();
     if (width === 0) return;
     const { view, model, cache } = this.context;
     const range = view.range(model.generations);
@@ -90,6 +91,10 @@ export class Heatmap extends Panel {
     const tracks = rows.map((row) =>
       model.generations.flatMap(({ generation }) => cache.track(row.id, generation) ?? []));
     this.cells = collectCells(tracks, range.from, range.to);
+    if (this.options.quiet?.()) {
+      this.cells.nonfinite.fill(0);
+      this.cells.nonfiniteCount = 0;
+    }
     this.draw(rows, this.cells);
     this.refreshTools();
     this.showCursor();
@@ -140,6 +145,15 @@ export class Heatmap extends Panel {
     const kinds = this.options.kinds?.map(({ variable }) => hexColor(color(variable)));
     if (!kinds) return (value) => rampColor(rampPosition(value, ramp));
     return (value) => kinds[Math.min(kinds.length - 1, Math.max(0, Math.round(value)))] ?? [0, 0, 0];
+  }
+
+  private shownRows(): SeriesInfo[] {
+    const rows = this.options.rows();
+    if (!this.options.quiet?.()) return rows;
+    const { model, cache } = this.context;
+    const filled = rows.filter((row) => model.generations.some(({ generation }) =>
+      cache.track(row.id, generation)?.buckets.some((bucket) => bucket.count > 0)));
+    return filled.length > 0 ? filled : rows;
   }
 
   private ramp(cells: Cells): Ramp {
@@ -238,7 +252,7 @@ export class Heatmap extends Panel {
   }
 
   private showTooltip(step: number, x: number, y: number): void {
-    const rows = this.options.rows();
+    const rows = this.shownRows();
     const cells = this.cells;
     if (!cells || rows.length === 0) return;
     const row = Math.floor(((y - this.plot.top) / this.plot.height) * rows.length);
@@ -249,7 +263,8 @@ export class Heatmap extends Panel {
     const found = valuesAt(this.context, info.id, step, 0);
     const values = found.map(({ generation, bucket, replaced }) => valueRow(
       replaced ? `${label}, launch ${generation}` : label,
-      bucket.nonfinite > 0 ? "not finite"
+      bucket.count === 0 && this.options.quiet?.() ? "–"
+        : bucket.nonfinite > 0 && !this.options.quiet?.() ? "not finite"
         : (this.options.text?.(info, bucket.max, generation, bucket.key + cells.width - 1) ?? number(bucket.max)),
       null, replaced));
     this.tooltip.show(

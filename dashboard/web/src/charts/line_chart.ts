@@ -31,6 +31,7 @@ export interface LineChartOptions {
   wide?: boolean;
   curves: () => Curve[];
   format?: (value: number) => string;
+  quiet?: boolean; // NaN means that there is nothing to report
   lateByOne?: () => boolean; // statistics of the update before (docs/metrics.md)
   describe?: () => { text: string; unit: string }; // of what is chosen now
   tools?: () => HTMLElement[];
@@ -106,7 +107,7 @@ export class LineChart extends Panel {
       return shown.flatMap((curve) => {
         const track = cache.track(curve.seriesId, generation);
         if (!track) return [];
-        const common = { track, generation, color: curve.color, unreported };
+        const common = { track, generation, color: curve.color, unreported, quiet: this.options.quiet ?? false };
         const kept: Strand = { ...common, begin: 0, end: turn, replaced: false };
         const replaced: Strand = { ...common, begin: turn, end: Infinity, replaced: true };
         return Number.isFinite(turn) && view.replacedSteps ? [kept, replaced] : [kept];

@@ -116,7 +116,7 @@ export class MatrixPanel extends Panel {
     const reason = !published ? this.options.empty
       : this.failure !== "" ? this.failure
       : answer === null ? "…"
-      : points === 0 ? `Nothing was sent of step ${stepText(answer.step)}.` : "";
+      : points === 0 ? `Nothing was reported of step ${stepText(answer.step)}.` : "";
     this.nothing.hidden = reason === "";
     setText(this.nothing, reason);
     this.plot.canvas.hidden = reason !== "";

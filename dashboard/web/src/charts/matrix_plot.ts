@@ -106,7 +106,7 @@ export class MatrixPlot {
       ctx.fillRect(x, y, Math.max(w - gap, 0.5), h - gap);
       if (!roomy || !rgb) return;
       ctx.fillStyle = brightness(rgb) > 0.55 ? "#10151c" : "#f2f5f9";
-      ctx.fillText(matrix.broken[i] === 1 ? "NaN" : text(value), x + w / 2, y + h / 2);
+      ctx.fillText(matrix.broken[i] === 1 ? "∞" : text(value), x + w / 2, y + h / 2);
     });
   }
 

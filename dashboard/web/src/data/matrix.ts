@@ -5,8 +5,8 @@ import type { GenerationInfo, JsonNumber, StepAnswer } from "./types";
 export interface Matrix {
   rows: number[]; // layers or ranks, ascending
   columns: number[]; // experts or peers, ascending
-  values: Float64Array; // [rows * columns]; NaN: nothing there, or broken
-  broken: Uint8Array; // 1: the value is not finite
+  values: Float64Array; // [rows * columns]; NaN: nothing to report, or broken
+  broken: Uint8Array; // 1: the value is infinite
 }
 
 export function matrixOf(answer: StepAnswer, rowOf: "layer" | "rank"): Matrix {
@@ -20,7 +20,7 @@ export function matrixOf(answer: StepAnswer, rowOf: "layer" | "rank"): Matrix {
   answer.value.forEach((value: JsonNumber | null, i) => {
     const at = (rowAt.get(keys[i] ?? -1) ?? 0) * columns.length + (columnAt.get(answer.index[i] ?? -1) ?? 0);
     if (typeof value === "number") values[at] = value;
-    else if (value !== null) broken[at] = 1;
+    else if (value !== null && value !== "NaN") broken[at] = 1;
   });
   return { rows, columns, values, broken };
 }

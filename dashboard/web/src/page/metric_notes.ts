@@ -20,7 +20,7 @@ export const ATTENTION_CURVES: MetricNote[] = [
   { name: "train_moba_block_max_over_mean", label: "busiest block over mean", unit: "ratio",
     what: "Choices of the most chosen block over the mean of all blocks." },
   { name: "train_attn_nonfinite_rows", label: "rows that are not finite", unit: "rows per step",
-    what: "Query rows whose logits held NaN or infinity. They are left out of the max logits, so this belongs beside them." },
+    what: "Query rows whose logits held NaN or infinity. The max logit beside them may look healthy." },
 ];
 
 // One row per head or bin of a layer.

@@ -24,8 +24,8 @@ export function attentionPanels({ lines, maps, onVisible }: Contexts): Panel[] {
     modeStrip({ lines, maps, onVisible }),
     new Heatmap({ id: "attention", title: "Attention by head", unit: "layer · head", wide: true,
       rows: () => heads.rows(), label: (row) => `L${row.layer}·${part()}${row.index}`, ...byLayer,
-      describe: () => heads.describe(), tools: () => heads.tools() }, maps, onVisible),
-    new LineChart({ id: "attention_curve", title: "Attention by layer", unit: "", wide: true,
+      quiet: () => heads.chosen.name !== "train_attn_logit_max", describe: () => heads.describe(), tools: () => heads.tools() }, maps, onVisible),
+    new LineChart({ id: "attention_curve", title: "Attention by layer", unit: "", wide: true, quiet: true,
       curves: () => curves.rows().map((info) => ({ label: layerLabel(info), seriesId: info.id })),
       describe: () => curves.describe(), tools: () => curves.tools() }, lines, onVisible),
   ]);
@@ -47,7 +47,7 @@ function modeStrip({ maps, onVisible }: Contexts): Panel {
   return new Heatmap({
     id: "attention_mode", title: "Attention mode", unit: "by layer", wide: true, rows, label: layerLabel, ...byLayer,
     kinds: [{ name: "full", variable: "--mode-full" }, { name: "MoBA (chosen blocks)", variable: "--mode-block" }],
-    text: (row, value, generation, step) => modeText(model, row.layer, generation, step, value),
+    quiet: () => true, text: (row, value, generation, step) => modeText(model, row.layer, generation, step, value),
     describe: () => ({ text: now(), unit: "by layer" }),
   }, maps, onVisible);
 }
@@ -60,10 +60,10 @@ export function expertPanels(contexts: Contexts): Panel[] {
     loadMatrix(contexts),
     waitMatrix(contexts),
     ...withSeries([
-      new LineChart({ id: "expert_curve", title: "Expert parallelism by layer", unit: "",
+      new LineChart({ id: "expert_curve", title: "Expert parallelism by layer", unit: "", quiet: true,
         curves: () => curves.rows().map((info) => ({ label: layerLabel(info), seriesId: info.id })),
         describe: () => curves.describe(), tools: () => curves.tools() }, lines, onVisible),
-      new LineChart({ id: "expert_time", title: "Expert parallelism by rank", unit: "", format: seconds,
+      new LineChart({ id: "expert_time", title: "Expert parallelism by rank", unit: "", format: seconds, quiet: true,
         curves: () => times.rows().map((info) => ({ label: `rank ${info.rank}`, seriesId: info.id })),
         describe: () => times.describe(), tools: () => times.tools() }, lines, onVisible),
       ...expertHistories(contexts),
