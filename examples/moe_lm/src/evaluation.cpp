@@ -71,4 +71,23 @@ std::string to_string(const Evaluation& evaluation) {
   return text;
 }
 
+std::string reach_text(const agent::ReducedLanes& lanes) {
+  std::string text;
+  bool any = false;
+  for (const agent::MobaLanes& layer : lanes.moba) {
+    char share[48] = " full";
+    if (layer.reachable_blocks > 0) {
+      any = true;
+      std::snprintf(
+          share,
+          sizeof(share),
+          " %.4f/%.4f",
+          layer.blocks_reached / layer.reachable_blocks,
+          layer.queries_reached / layer.queries);
+    }
+    text += share;
+  }
+  return any ? " reach" + text : std::string{};
+}
+
 }  // namespace muster::moe_lm

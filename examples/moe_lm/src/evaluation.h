@@ -1,4 +1,5 @@
-// What the model makes of sequences that it does not train on.
+// What the model makes of sequences that it does not train on, and how much a step's gradients
+// reach.
 #pragma once
 
 #include "src/model.h"
@@ -33,5 +34,9 @@ struct Evaluation {
 
 // "loss 0.0123 accuracy 0.9950 answer attended 1.000 0.997"
 [[nodiscard]] std::string to_string(const Evaluation& evaluation);
+
+// " reach 0.2500/0.0100 1.0000/1.0000 full": by layer, which share of key blocks, and of tokens,
+// the job's gradients of the step reached. Nothing where no layer has block attention.
+[[nodiscard]] std::string reach_text(const agent::ReducedLanes& lanes);
 
 }  // namespace muster::moe_lm

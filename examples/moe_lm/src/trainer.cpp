@@ -54,7 +54,6 @@ class Trainer final : public TrainingLoop {
   [[nodiscard]] Batch evaluation_part() const;
   Status evaluate_when_due();
   Status pass(std::int64_t batch_index, std::int64_t index, double& loss_sum);
-  [[nodiscard]] std::optional<double> smallest_reach() const;
   void balance_experts(const agent::ReducedLanes& lanes);
   void report(const agent::Verdict& verdict, std::int64_t step);
 
@@ -337,20 +336,6 @@ Expected<double> Trainer::forward_backward(std::int64_t batch_index) {
   return loss_sum;
 }
 
-// Of this rank's last pass: the layer that trains the smallest part of its keys.
-std::optional<double> Trainer::smallest_reach() const {
-  std::optional<double> smallest;
-  for (const AttentionBlock& block : model_->attention_blocks()) {
-    if (block.uses_moba()) {
-      const agent::ReachRecord reach = block.reach();
-      const double share =
-          static_cast<double>(reach.blocks_reached) / static_cast<double>(reach.blocks);
-      smallest = std::min(smallest.value_or(1.0), share);
-    }
-  }
-  return smallest;
-}
-
 void Trainer::balance_experts(const agent::ReducedLanes& lanes) {
   const auto& counts = lanes.expert_counts;
   for (std::size_t layer = 0; layer < counts.size(); ++layer) {
@@ -393,9 +378,7 @@ void Trainer::report(const agent::Verdict& verdict, std::int64_t step) {
       (due || verdict.skip || verdict.ending != agent::Ending::kContinue)) {
     *setup_.out << "step " << step << " loss " << std::fixed << std::setprecision(4) << verdict.loss
                 << " grad_norm " << verdict.gradient_norm;
-    if (const auto reach = smallest_reach()) {
-      *setup_.out << " reach " << *reach;
-    }
+    *setup_.out << reach_text(agent_->lanes());
     if (!verdict.reason.empty()) {
       *setup_.out << " (" << verdict.reason << ")";
     }
