@@ -83,72 +83,87 @@ void check(const GroupedProblem& problem) {
   MUSTER_CHECK(
       problem.type == FloatType::kFloat32 || problem.type == FloatType::kBFloat16,
       "grouped products are of fp32 or bf16");
-}
-
-// What the three products have in common: rows are those of the result, not of x.
-struct Shape {
-  std::int64_t columns{0};
-  std::int64_t depth{0};        // of a row of x; 0: the rows of the group
-  std::int64_t result_rows{0};  // 0: the rows of the group
-};
-
-void add_tasks(
-    std::int64_t group,
-    std::int64_t rows,
-    std::int64_t columns,
-    std::int64_t parts,
-    const GemmTable& table,
-    std::vector<BlockTask>& tasks) {
-  const std::int64_t most = block_rows(table);
-  const std::int64_t blocks = (rows + most - 1) / most;
-  const std::int64_t lines = table.left_lines;
-  const std::int64_t step = ((rows + blocks - 1) / blocks + lines - 1) / lines * lines;
-  const std::int64_t width = ((columns + parts - 1) / parts + table.right_lines - 1) /
-                             table.right_lines * table.right_lines;
-  for (std::int64_t row = 0; row < rows; row += step) {
-    for (std::int64_t column = 0; column < columns; column += width) {
-      tasks.push_back(
-          {group, row, std::min(step, rows - row), column, std::min(width, columns - column)});
+  std::int64_t end = 0;
+  for (std::size_t g = 0; g < groups.begins.size(); ++g) {
+    if (groups.group_rows[g] == 0 && groups.ends[g] == groups.begins[g]) {
+      continue;  // may lie anywhere
     }
+    MUSTER_CHECK(
+        groups.begins[g] >= end && groups.group_rows[g] >= 0 &&
+            groups.ends[g] >= groups.begins[g] + groups.group_rows[g],
+        "row groups must be ascending and end behind their rows");
+    end = groups.ends[g];
   }
 }
 
-// Blocks of all groups, the most work first, in as many columns as keep all threads busy.
+// Products of a problem, one a group. Rows and depth are 0 where they are the rows of the group.
+struct Shape {
+  std::int64_t rows{0};
+  std::int64_t columns{0};
+  std::int64_t depth{0};
+};
+
+// The product of one group; without rows there is none.
+Shape shape_of(const GroupedProblem& problem, const Shape& shape, std::int64_t group) {
+  const std::int64_t rows = at(problem.groups.group_rows, group);
+  return {
+      .rows = shape.rows == 0 || rows == 0 ? rows : shape.rows,
+      .columns = shape.columns,
+      .depth = shape.depth == 0 ? rows : shape.depth};
+}
+
+// How many columns to cut blocks into so that there are some for every thread.
+std::int64_t column_parts(
+    const GroupedProblem& problem, const Shape& shape, const GemmTable& table) {
+  constexpr std::int64_t kBlocksPerThread = 4;
+  constexpr std::int64_t kLeastPanels = 4;  // below so few columns packing the left side shows
+  std::int64_t total = 0;
+  std::int64_t largest = 0;
+  for (std::int64_t g = 0; g < std::ssize(problem.groups.begins); ++g) {
+    const Shape product = shape_of(problem, shape, g);
+    total += product.rows * product.depth;
+    largest = std::max(largest, std::min(product.rows, block_rows(table)) * product.depth);
+  }
+  const std::int64_t most = shape.columns / (kLeastPanels * table.right_lines);
+  if (problem.threads == 1 || total == 0 || most <= 1) {
+    return 1;
+  }
+  const std::int64_t wanted = (largest * kBlocksPerThread * problem.threads + total - 1) / total;
+  return std::clamp<std::int64_t>(wanted, 1, most);
+}
+
+// Of whole panels, so that few are cut.
+std::int64_t even_share(std::int64_t count, std::int64_t parts, std::int64_t panel) {
+  const std::int64_t share = (count + parts - 1) / parts;
+  return (share + panel - 1) / panel * panel;
+}
+
+// Blocks of all groups, the most work first.
 void make_tasks(
     const GroupedProblem& problem,
     const Shape& shape,
     const GemmTable& table,
     std::vector<BlockTask>& tasks) {
-  const RowGroups& groups = problem.groups;
-  const auto count = static_cast<std::int64_t>(groups.group_rows.size());
-  std::int64_t total = 0;
-  std::int64_t largest = 0;
-  for (std::int64_t g = 0; g < count; ++g) {
-    const std::int64_t rows = at(groups.group_rows, g);
-    const std::int64_t result_rows = shape.result_rows == 0 ? rows : shape.result_rows;
-    const std::int64_t block = std::min(result_rows, block_rows(table));
-    total += rows == 0 ? 0 : shape.result_rows == 0 ? rows : rows * shape.result_rows;
-    largest = std::max(largest, shape.result_rows == 0 ? block : rows * block);
-  }
-  constexpr std::int64_t kTasksPerThread = 4;
-  constexpr std::int64_t kLeastPanels = 4;  // columns below which packing the left side shows
-  const std::int64_t wanted =
-      problem.threads == 1 || total == 0
-          ? 1
-          : (largest * kTasksPerThread * problem.threads + total - 1) / total;
-  const std::int64_t parts = std::clamp<std::int64_t>(
-      wanted, 1, std::max<std::int64_t>(1, shape.columns / (kLeastPanels * table.right_lines)));
+  const std::int64_t parts = column_parts(problem, shape, table);
+  const std::int64_t width = even_share(shape.columns, parts, table.right_lines);
   tasks.clear();
-  for (std::int64_t g = 0; g < count; ++g) {
-    const std::int64_t rows = at(groups.group_rows, g);
-    if (rows > 0) {
-      add_tasks(
-          g, shape.result_rows == 0 ? rows : shape.result_rows, shape.columns, parts, table, tasks);
+  for (std::int64_t g = 0; g < std::ssize(problem.groups.begins); ++g) {
+    const std::int64_t rows = shape_of(problem, shape, g).rows;
+    const std::int64_t blocks = (rows + block_rows(table) - 1) / block_rows(table);
+    const std::int64_t height = blocks == 0 ? 1 : even_share(rows, blocks, table.left_lines);
+    for (std::int64_t row = 0; row < rows; row += height) {
+      for (std::int64_t column = 0; column < shape.columns; column += width) {
+        tasks.push_back(
+            {g,
+             row,
+             std::min(height, rows - row),
+             column,
+             std::min(width, shape.columns - column)});
+      }
     }
   }
   const auto work = [&](const BlockTask& task) {
-    return task.rows * task.columns *
-           (shape.depth == 0 ? at(groups.group_rows, task.group) : shape.depth);
+    return task.rows * task.columns * shape_of(problem, shape, task.group).depth;
   };
   std::sort(tasks.begin(), tasks.end(), [&](const BlockTask& a, const BlockTask& b) {
     return work(a) > work(b);
@@ -220,7 +235,7 @@ void multiply_rows(const GroupedProblem& problem, const RowProduct& rows) {
         .c = moved(problem, rows.result, row * rows.columns + task.column),
         .stride = rows.columns};
   };
-  run_blocks(problem, {.columns = rows.columns, .depth = rows.depth, .result_rows = 0}, product_of);
+  run_blocks(problem, {.rows = 0, .columns = rows.columns, .depth = rows.depth}, product_of);
   clear_padding(problem, rows.columns, rows.result);
 }
 
@@ -272,7 +287,7 @@ void grouped_wgrad(const GroupedProblem& problem, const void* x, const void* dy,
         .c = gradients + (task.group * problem.out + task.row) * problem.in + task.column,
         .stride = problem.in};
   };
-  run_blocks(problem, {.columns = problem.in, .depth = 0, .result_rows = problem.out}, product_of);
+  run_blocks(problem, {.rows = problem.out, .columns = problem.in, .depth = 0}, product_of);
 }
 
 }  // namespace muster::kernels

@@ -1,6 +1,8 @@
 // What does not change a bit of grouped products, and what they do not touch.
 #include "grouped_gemm_case.h"
 
+#include <muster/common/check.h>
+
 #include <gtest/gtest.h>
 
 #include <sys/mman.h>
@@ -182,6 +184,15 @@ TEST(GroupedProductBits, NoGroupsAreNoWork) {
     grouped_dgrad(problem, nullptr, nullptr, nullptr, true);
     grouped_wgrad(problem, nullptr, nullptr, nullptr);
   }
+}
+
+TEST(GroupedProductBits, GroupsThatOverlapAreRefused) {
+  const Sizes begins{0, 2};
+  const Sizes rows{3, 1};
+  const Sizes ends{3, 3};
+  std::vector<float> values(16);
+  const GroupedProblem problem{{begins, rows, ends}, 2, 2, FloatType::kFloat32, 1};
+  EXPECT_THROW(grouped_forward(problem, values.data(), values.data(), values.data()), CheckFailure);
 }
 
 // Threads of a call are kept for the next, and a child of fork() has none of them.

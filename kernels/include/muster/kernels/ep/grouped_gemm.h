@@ -7,7 +7,9 @@
 //
 // Determinism: an output row depends only on its input row and its matrix, bit for bit, whatever
 // the groups around it are; wgrad sums over rows in ascending order in fixed blocks. Thread-safety:
-// functions of their arguments; `threads` are theirs for the call.
+// functions of their arguments; `threads` are theirs for the call. The calling thread keeps working
+// memory and threads for its next call, which then allocates nothing. Sizes of 0, groups that
+// overlap and other types fail a check.
 #pragma once
 
 #include <muster/kernels/low_precision.h>

@@ -7,7 +7,7 @@
 // Sources: Switch (arXiv 2101.03961), ST-MoE (2202.08906), aux-loss-free balancing (2408.15664),
 // DeepSeek-V3 (2412.19437).
 // Thread-safety: functions of their arguments. NaN logits give NaN gates and still distinct experts
-// in range. Sizes that contradict the options, and options that check() refuses, end the program.
+// in range. Sizes that contradict the options, and options that check() refuses, fail a check.
 #pragma once
 
 #include <muster/common/status.h>
