@@ -8,8 +8,9 @@ namespace muster::detect {
 
 namespace {
 
-// Of a ratio that is 1 at best: changes of two percent are no news.
-constexpr ScaleFloor kRhoFloor{.absolute = 0.02, .relative = 0.02};
+// Of a ratio that is 1 at best: the expert phase of a step takes as long as its busiest rank, and
+// what costs it less than a quarter is no news.
+constexpr ScaleFloor kRhoFloor{.absolute = 0.05, .relative = 0.05};
 constexpr ScaleFloor kMaxvioFloor{.absolute = 0.02, .relative = 0.05};
 
 void push(RobustWindow& rho, RobustWindow& maxvio, const ExpertLayer& seen) {
