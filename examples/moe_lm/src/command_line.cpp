@@ -1,5 +1,6 @@
 #include "src/command_line.h"
 
+#include "src/expert_flags.h"
 #include "src/update_flags.h"
 
 #include <muster/agent/agent.h>
@@ -19,6 +20,11 @@ void add_model_flags(CLI::App& app, ModelShape& model) {
   app.add_option("--experts", model.experts, "experts per block")->capture_default_str();
   app.add_option("--top-k", model.top_k, "experts each token visits")->capture_default_str();
   app.add_option("--ffn", model.ffn, "hidden width of an expert")->capture_default_str();
+  app.add_option(
+         "--shared-experts",
+         model.shared_experts,
+         "an expert that all tokens visit, this many times as wide as one (0: none)")
+      ->capture_default_str();
   app.add_option("--seq", model.sequence, "bytes per sequence")->capture_default_str();
 }
 
@@ -132,6 +138,12 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   add_model_flags(app, line.options.model);
   add_training_flags(app, line.options);
   add_attention_flags(app, line.options);
+  add_expert_flags(app, line.options.experts);
+  app.add_option(
+         "--bias-rate",
+         line.options.bias_rate,
+         "step of the router bias that balances load, 0: off")
+      ->capture_default_str();
   add_update_flags(app, line.options.update);
   add_run_flags(app, line.options, faults);
   try {

@@ -5,17 +5,21 @@
 #include <muster/kernels/gemm.h>
 #include <muster/kernels/layers.h>
 
+#include <utility>
+
 namespace muster::moe_lm {
 
-Model::Model(const ModelShape& shape, Weights& weights, ExpertGroup group)
-    : shape_(shape),
+Model::Model(
+    const TrainOptions& options, Weights& weights, ExpertRuntime& runtime, ExpertLayers experts)
+    : shape_(options.model),
       weights_(&weights),
       embedding_(weights.find("embedding")),
       norm_(weights.find("norm")),
       head_(weights.find("head")) {
-  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
-    attention_.emplace_back(shape, weights, layer);
-    moe_.emplace_back(shape, weights, layer, group);
+  for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+    attention_.emplace_back(shape_, weights, layer);
+    moe_.emplace_back(
+        options, weights, runtime, std::move(experts[static_cast<std::size_t>(layer)]), layer);
   }
 }
 

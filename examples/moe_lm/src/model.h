@@ -14,11 +14,13 @@
 
 namespace muster::moe_lm {
 
-// Not thread-safe; holds views into `weights`, which must outlive it. Collective over the
-// expert group, whose ranks pass batches of their own.
+// Not thread-safe; holds views into `weights` and `runtime`, which must outlive it. Collective over
+// the expert group, whose ranks pass batches of their own.
 class Model {
  public:
-  Model(const ModelShape& shape, Weights& weights, ExpertGroup group);
+  // `options` and `experts` (one layer per block) as ExpertRuntime made them.
+  Model(
+      const TrainOptions& options, Weights& weights, ExpertRuntime& runtime, ExpertLayers experts);
 
   // Sum of the batch's token losses in nats. Tells the agent max logits and expert counts.
   [[nodiscard]] Expected<double> forward(const Batch& batch, agent::Agent& agent);

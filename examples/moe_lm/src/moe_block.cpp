@@ -5,24 +5,90 @@
 
 #include <muster/kernels/gemm.h>
 #include <muster/kernels/layers.h>
+#include <muster/kernels/low_precision.h>
 
 #include <algorithm>
-#include <numeric>
 
 namespace muster::moe_lm {
+namespace {
 
 using agent::Phase;
 
-MoeBlock::MoeBlock(const ModelShape& shape, Weights& weights, std::int64_t layer, ExpertGroup group)
-    : shape_(shape),
-      group_(group),
+// Times an expert layer's movement as the agent's phase.
+class TimedMovement final : public kernels::MovementObserver {
+ public:
+  explicit TimedMovement(agent::Agent& agent) : agent_(agent) {}
+
+  void begin() override { agent_.enter(Phase::kExpertComm); }
+
+  void end() override { agent_.leave(); }
+
+ private:
+  agent::Agent& agent_;
+};
+
+// Gates of experts that the router did not choose itself: their scores, to sum 1.
+void gates_of_choices(
+    std::int64_t top_k,
+    std::span<const float> scores,
+    std::span<const std::int32_t> choices,
+    std::span<float> gates) {
+  const std::size_t chosen = static_cast<std::size_t>(top_k);
+  const std::size_t tokens = choices.size() / chosen;
+  const std::size_t experts = tokens == 0 ? 0 : scores.size() / tokens;
+  for (std::size_t token = 0; token < tokens; ++token) {
+    float sum = 0;
+    for (std::size_t at = token * chosen; at < (token + 1) * chosen; ++at) {
+      gates[at] = scores[token * experts + static_cast<std::size_t>(choices[at])];
+      sum += gates[at];
+    }
+    for (std::size_t at = token * chosen; at < (token + 1) * chosen; ++at) {
+      gates[at] /= sum;
+    }
+  }
+}
+
+}  // namespace
+
+MoeBlock::MoeBlock(
+    const TrainOptions& options,
+    Weights& weights,
+    ExpertRuntime& runtime,
+    std::unique_ptr<kernels::ExpertLayer> experts,
+    std::int64_t layer)
+    : shape_(options.model),
+      options_(options.experts),
+      layer_(layer),
       weights_(&weights),
+      runtime_(&runtime),
+      experts_(std::move(experts)),
       norm_(weights.find(layer_name(layer, "moe.norm"))),
       router_(weights.find(layer_name(layer, "moe.router"))),
       gate_(weights.find(layer_name(layer, "moe.experts.gate"))),
       up_(weights.find(layer_name(layer, "moe.experts.up"))),
       down_(weights.find(layer_name(layer, "moe.experts.down"))),
-      bias_(static_cast<std::size_t>(shape.experts), 0.0F) {}
+      bias_(static_cast<std::size_t>(shape_.experts), 0.0F) {
+  router_options_.experts = shape_.experts;
+  router_options_.top_k = shape_.top_k;
+  router_options_.score = options_.score;
+  if (shape_.shared_experts > 0) {
+    shared_gate_ = weights.find(layer_name(layer, "moe.shared.gate"));
+    shared_up_ = weights.find(layer_name(layer, "moe.shared.up"));
+    shared_down_ = weights.find(layer_name(layer, "moe.shared.down"));
+  }
+  if (options_.skew) {
+    skew_ = *kernels::SkewedRouting::create(
+        static_cast<int>(shape_.experts),
+        static_cast<int>(shape_.top_k),
+        *options_.skew,
+        options.seed + static_cast<std::uint64_t>(layer));
+  }
+}
+
+void MoeBlock::set_draw(std::uint64_t rank, std::uint64_t index) {
+  draw_stream_ = rank;
+  draw_index_ = index;
+}
 
 void MoeBlock::resize(std::size_t values) {
   tokens_ = static_cast<std::int64_t>(values) / shape_.d_model;
@@ -32,94 +98,98 @@ void MoeBlock::resize(std::size_t values) {
   const auto tokens = static_cast<std::size_t>(tokens_);
   inverse_rms_.resize(tokens);
   logits_.resize(tokens * static_cast<std::size_t>(shape_.experts));
+  dlogits_.resize(logits_.size());
   scores_.resize(logits_.size());
   gates_.resize(tokens * static_cast<std::size_t>(shape_.top_k));
   dgates_.resize(gates_.size());
+  choices_.resize(gates_.size());
 }
 
-void MoeBlock::resize_rows() {
-  const auto rows = static_cast<std::size_t>(plan_.rows_received);
-  for (auto* buffer : {&gate_out_, &up_out_, &hidden_, &dgate_out_, &dup_out_, &dhidden_}) {
-    buffer->resize(rows * static_cast<std::size_t>(shape_.ffn));
+void MoeBlock::choose() {
+  pass_counts_.assign(static_cast<std::size_t>(shape_.experts), 0);
+  kernels::route<float>(
+      router_options_, tokens_, logits_, bias_, scores_, choices_, gates_, pass_counts_);
+  if (skew_) {
+    skew_->draw(draw_stream_, draw_index_, choices_);
+    gates_of_choices(shape_.top_k, scores_, choices_, gates_);
+    std::fill(pass_counts_.begin(), pass_counts_.end(), 0);
+    for (const std::int32_t expert : choices_) {
+      ++pass_counts_[static_cast<std::size_t>(expert)];
+    }
   }
-  for (auto* buffer : {&expert_out_, &dinput_rows_}) {
-    buffer->resize(rows * static_cast<std::size_t>(shape_.d_model));
+  counts_.assign(pass_counts_.begin(), pass_counts_.end());
+}
+
+// Values as the exchange's rows: themselves, or narrowed into the room of that number.
+std::span<std::byte> MoeBlock::as_rows(std::vector<float>& values, std::size_t room) {
+  if (runtime_->row_type() == kernels::FloatType::kFloat32) {
+    return std::as_writable_bytes(std::span{values});
+  }
+  std::vector<std::uint16_t>& rows = narrow_[room];
+  rows.resize(values.size());
+  kernels::narrow(runtime_->row_type(), values, rows);
+  return std::as_writable_bytes(std::span{rows});
+}
+
+void MoeBlock::from_rows(std::vector<float>& values, std::size_t room) {
+  if (runtime_->row_type() != kernels::FloatType::kFloat32) {
+    kernels::widen(runtime_->row_type(), narrow_[room], values);
   }
 }
 
-void MoeBlock::run_experts() {
+void MoeBlock::run_shared_expert() {
   const std::int64_t d = shape_.d_model;
-  const std::int64_t f = shape_.ffn;
-  const std::size_t experts = plan_.expert_offsets.size() - 1;
-  for (std::size_t expert = 0; expert < experts; ++expert) {
-    const std::int64_t first = plan_.expert_offsets[expert];
-    const std::int64_t count = plan_.expert_offsets[expert + 1] - first;
-    const std::int64_t matrix = static_cast<std::int64_t>(expert) * d * f;
-    const float* input = rows_.data() + first * d;
-    kernels::linear_forward(
-        input, gate_->value.data() + matrix, gate_out_.data() + first * f, count, d, f);
-    kernels::linear_forward(
-        input, up_->value.data() + matrix, up_out_.data() + first * f, count, d, f);
-    kernels::swiglu_forward(
-        gate_out_.data() + first * f,
-        up_out_.data() + first * f,
-        hidden_.data() + first * f,
-        count * f);
-    kernels::linear_forward(
-        hidden_.data() + first * f,
-        down_->value.data() + matrix,
-        expert_out_.data() + first * d,
-        count,
-        f,
-        d);
+  const std::int64_t f = shape_.shared_experts * shape_.ffn;
+  for (auto* buffer :
+       {&shared_gate_out_,
+        &shared_up_out_,
+        &shared_hidden_,
+        &dshared_hidden_,
+        &dshared_gate_,
+        &dshared_up_}) {
+    buffer->resize(static_cast<std::size_t>(tokens_ * f));
   }
+  shared_out_.resize(static_cast<std::size_t>(tokens_ * d));
+  kernels::linear_forward(
+      normed_.data(), shared_gate_->value.data(), shared_gate_out_.data(), tokens_, d, f);
+  kernels::linear_forward(
+      normed_.data(), shared_up_->value.data(), shared_up_out_.data(), tokens_, d, f);
+  kernels::swiglu_forward(
+      shared_gate_out_.data(), shared_up_out_.data(), shared_hidden_.data(), tokens_ * f);
+  kernels::linear_forward(
+      shared_hidden_.data(), shared_down_->value.data(), shared_out_.data(), tokens_, f, d);
 }
 
-void MoeBlock::run_experts_backward() {
+void MoeBlock::run_shared_expert_backward(std::span<const float> dy) {
   const std::int64_t d = shape_.d_model;
-  const std::int64_t f = shape_.ffn;
-  const std::size_t experts = plan_.expert_offsets.size() - 1;
-  for (std::size_t expert = 0; expert < experts; ++expert) {
-    const std::int64_t first = plan_.expert_offsets[expert];
-    const std::int64_t count = plan_.expert_offsets[expert + 1] - first;
-    const std::int64_t matrix = static_cast<std::int64_t>(expert) * d * f;
-    const float* input = rows_.data() + first * d;
-    float* dinput = dinput_rows_.data() + first * d;
+  const std::int64_t f = shape_.shared_experts * shape_.ffn;
+  kernels::linear_backward(
+      shared_hidden_.data(),
+      shared_down_->value.data(),
+      dy.data(),
+      dshared_hidden_.data(),
+      false,
+      shared_down_->gradient.data(),
+      tokens_,
+      f,
+      d);
+  kernels::swiglu_backward(
+      shared_gate_out_.data(),
+      shared_up_out_.data(),
+      dshared_hidden_.data(),
+      dshared_gate_.data(),
+      dshared_up_.data(),
+      tokens_ * f);
+  for (auto [weight, gradient] :
+       {std::pair{shared_gate_, &dshared_gate_}, std::pair{shared_up_, &dshared_up_}}) {
     kernels::linear_backward(
-        hidden_.data() + first * f,
-        down_->value.data() + matrix,
-        drows_.data() + first * d,
-        dhidden_.data() + first * f,
-        false,
-        down_->gradient.data() + matrix,
-        count,
-        f,
-        d);
-    kernels::swiglu_backward(
-        gate_out_.data() + first * f,
-        up_out_.data() + first * f,
-        dhidden_.data() + first * f,
-        dgate_out_.data() + first * f,
-        dup_out_.data() + first * f,
-        count * f);
-    kernels::linear_backward(
-        input,
-        gate_->value.data() + matrix,
-        dgate_out_.data() + first * f,
-        dinput,
-        false,
-        gate_->gradient.data() + matrix,
-        count,
-        d,
-        f);
-    kernels::linear_backward(
-        input,
-        up_->value.data() + matrix,
-        dup_out_.data() + first * f,
-        dinput,
+        normed_.data(),
+        weight->value.data(),
+        gradient->data(),
+        dnormed_.data(),
         true,
-        up_->gradient.data() + matrix,
-        count,
+        weight->gradient.data(),
+        tokens_,
         d,
         f);
   }
@@ -140,72 +210,82 @@ Status MoeBlock::forward(std::span<float> x, agent::Agent& agent) {
       kNormEpsilon);
   kernels::linear_forward(
       normed_.data(), router_->value.data(), logits_.data(), tokens_, d, shape_.experts);
-  kernels::router_forward(
-      logits_.data(),
-      bias_.data(),
-      tokens_,
-      shape_.experts,
-      shape_.top_k,
-      scores_.data(),
-      gates_.data(),
-      routing_);
-  {
-    const auto timer = agent.time(Phase::kExpertComm);
-    MUSTER_RETURN_IF_ERROR(
-        kernels::make_dispatch_plan(routing_, *group_.ranks, group_.deadline(), plan_));
-    MUSTER_RETURN_IF_ERROR(kernels::dispatch(
-        routing_, plan_, normed_.data(), d, rows_, *group_.ranks, group_.deadline()));
+  choose();
+  TimedMovement timer{agent};
+  experts_->observe(&timer);
+  const Status done = experts_->forward(
+      as_rows(normed_, 0), choices_, gates_, as_rows(output_, 1), runtime_->deadline());
+  experts_->observe(nullptr);
+  MUSTER_RETURN_IF_ERROR(done);
+  from_rows(output_, 1);
+  if (shared_gate_ != nullptr) {
+    MUSTER_RETURN_IF_ERROR(weights_->await({shared_gate_, shared_up_, shared_down_}));
+    run_shared_expert();
+    kernels::add_in_place(x.data(), shared_out_.data(), tokens_ * d);
   }
-  resize_rows();
-  run_experts();
-  const auto timer = agent.time(Phase::kExpertComm);
-  MUSTER_RETURN_IF_ERROR(kernels::combine(
-      routing_,
-      plan_,
-      expert_out_,
-      gates_.data(),
-      d,
-      returned_,
-      output_.data(),
-      *group_.ranks,
-      group_.deadline()));
   kernels::add_in_place(x.data(), output_.data(), tokens_ * d);
   return {};
 }
 
+// Losses are means over tokens, the gradients here are sums over them that the step divides by the
+// job's tokens.
+void MoeBlock::add_auxiliary_gradients(double loss_scale) {
+  auxiliary_loss_ = 0;
+  const double per_token = static_cast<double>(tokens_) * loss_scale;
+  if (options_.switch_loss > 0) {
+    const std::vector<double> counts(counts_.begin(), counts_.end());
+    auxiliary_loss_ += options_.switch_loss * kernels::switch_loss<float>(
+                                                  router_options_,
+                                                  tokens_,
+                                                  scores_,
+                                                  counts,
+                                                  static_cast<double>(tokens_),
+                                                  options_.switch_loss * per_token,
+                                                  dlogits_);
+  }
+  if (options_.sequence_loss > 0) {
+    auxiliary_loss_ += options_.sequence_loss * kernels::sequence_loss<float>(
+                                                    router_options_,
+                                                    tokens_,
+                                                    shape_.sequence,
+                                                    scores_,
+                                                    choices_,
+                                                    options_.sequence_loss * per_token,
+                                                    dlogits_);
+  }
+  if (options_.z_loss > 0) {
+    auxiliary_loss_ += options_.z_loss *
+                       kernels::router_z_loss<float>(
+                           tokens_, shape_.experts, logits_, options_.z_loss * per_token, dlogits_);
+  }
+}
+
 Status MoeBlock::backward(std::span<float> dx, agent::Agent& agent) {
   const std::int64_t d = shape_.d_model;
-  {
-    const auto timer = agent.time(Phase::kExpertComm);
-    MUSTER_RETURN_IF_ERROR(kernels::combine_backward(
-        routing_,
-        plan_,
-        dx.data(),
-        gates_.data(),
-        returned_,
-        d,
-        dgates_.data(),
-        drows_,
-        *group_.ranks,
-        group_.deadline()));
-  }
-  run_experts_backward();
-  // logits_ is done with: its memory takes the router's gradient.
-  kernels::router_backward(routing_, scores_.data(), gates_.data(), dgates_.data(), logits_.data());
+  std::copy(dx.begin(), dx.end(), output_.begin());
+  TimedMovement timer{agent};
+  experts_->observe(&timer);
+  const Status done =
+      experts_->backward(as_rows(output_, 0), as_rows(dnormed_, 1), dgates_, runtime_->deadline());
+  experts_->observe(nullptr);
+  MUSTER_RETURN_IF_ERROR(done);
+  from_rows(dnormed_, 1);
+  kernels::route_backward<float>(
+      router_options_, tokens_, scores_, choices_, gates_, dgates_, dlogits_);
+  add_auxiliary_gradients(agent.loss_scale());
   kernels::linear_backward(
       normed_.data(),
       router_->value.data(),
-      logits_.data(),
+      dlogits_.data(),
       dnormed_.data(),
-      false,
+      true,
       router_->gradient.data(),
       tokens_,
       d,
       shape_.experts);
-  {
-    const auto timer = agent.time(Phase::kExpertComm);
-    MUSTER_RETURN_IF_ERROR(kernels::dispatch_backward(
-        routing_, plan_, dinput_rows_, d, dnormed_.data(), *group_.ranks, group_.deadline()));
+  if (shared_gate_ != nullptr) {
+    run_shared_expert_backward(dx);
+    weights_->gradients_done({shared_down_, shared_up_, shared_gate_});
   }
   kernels::rms_norm_backward(
       input_.data(),
@@ -218,17 +298,19 @@ Status MoeBlock::backward(std::span<float> dx, agent::Agent& agent) {
       d);
   kernels::add_in_place(dx.data(), output_.data(), tokens_ * d);
   weights_->gradients_done({down_, up_, gate_, router_, norm_});
+  if (runtime_->balanced()) {
+    agent.record_ep(static_cast<std::size_t>(layer_), experts_->event());
+  }
   return {};
 }
 
+Status MoeBlock::trace(std::int64_t step) {
+  const kernels::EpPlan* plan = experts_->plan();
+  return plan == nullptr ? Status{} : runtime_->trace(layer_, step, *plan, choices_);
+}
+
 void MoeBlock::balance(std::span<const double> job_counts, double rate) {
-  const double total = std::accumulate(job_counts.begin(), job_counts.end(), 0.0);
-  const double mean = total / static_cast<double>(job_counts.size());
-  for (std::size_t expert = 0; expert < job_counts.size(); ++expert) {
-    const double lack = mean - job_counts[expert];
-    const double direction = lack > 0 ? 1.0 : (lack < 0 ? -1.0 : 0.0);
-    bias_[expert] += static_cast<float>(rate * direction);
-  }
+  kernels::update_router_bias(bias_, job_counts, rate, false);
 }
 
 }  // namespace muster::moe_lm

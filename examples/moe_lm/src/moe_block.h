@@ -1,42 +1,45 @@
-// x += sum over the chosen experts e of gate_e * down_e(swiglu(gate_e n, up_e n)), n = norm(x),
-// with the experts spread over the ranks of `ep`: forward and backward of one block.
+// x += sum over the chosen experts e of gate_e * down_e(swiglu(gate_e n, up_e n)), n = norm(x), and
+// the shared expert where there is one, with the experts spread over the ranks of an expert group:
+// forward and backward of one block.
 #pragma once
 
+#include "src/expert_runtime.h"
 #include "src/options.h"
 #include "src/weights.h"
 
 #include <muster/agent/agent.h>
-#include <muster/comm/communicator.h>
-#include <muster/kernels/moe.h>
+#include <muster/kernels/ep/layer.h>
+#include <muster/kernels/ep/router.h>
+#include <muster/kernels/ep/skew.h>
 
-#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 namespace muster::moe_lm {
 
-// The ranks that share one set of experts, and how long to wait for them.
-struct ExpertGroup {
-  comm::Communicator* ranks{nullptr};
-  std::chrono::nanoseconds timeout{std::chrono::seconds{60}};
-
-  [[nodiscard]] Deadline deadline() const { return Deadline::after(timeout); }
-};
-
 // Not thread-safe. backward() belongs to the forward() before it. Both are collective over the
-// group.
+// expert group.
 class MoeBlock {
  public:
-  // `weights` must outlive it.
-  MoeBlock(const ModelShape& shape, Weights& weights, std::int64_t layer, ExpertGroup group);
+  // `weights` and `runtime` must outlive it. `options` have passed validate().
+  MoeBlock(
+      const TrainOptions& options,
+      Weights& weights,
+      ExpertRuntime& runtime,
+      std::unique_ptr<kernels::ExpertLayer> experts,
+      std::int64_t layer);
 
   // x [tokens, d_model] in place. The agent is told the time spent on moving tokens.
   [[nodiscard]] Status forward(std::span<float> x, agent::Agent& agent);
-  // Gradient of the output in, of the input out; parameter gradients are added to.
+  // Gradient of the output in, of the input out; parameter gradients are added to. The agent gets
+  // the pass's EpEvent.
   [[nodiscard]] Status backward(std::span<float> dx, agent::Agent& agent);
 
   // Rows this rank routed to each expert in the last forward.
-  [[nodiscard]] std::span<const std::int64_t> expert_counts() const { return routing_.counts; }
+  [[nodiscard]] std::span<const std::int64_t> expert_counts() const { return counts_; }
 
   // Moves each expert's routing bias by `rate` towards the mean load, from the job's counts.
   void balance(std::span<const double> job_counts, double rate);
@@ -44,27 +47,52 @@ class MoeBlock {
   // [experts], added to the scores when experts are chosen; training state that no gradient moves.
   [[nodiscard]] std::span<float> bias() { return bias_; }
 
+  // Which draw of --skew the next forward takes: equal numbers draw equal experts.
+  void set_draw(std::uint64_t rank, std::uint64_t index);
+
+  // Adds the last forward's plan to --ep-trace, if there is one.
+  [[nodiscard]] Status trace(std::int64_t step);
+
+  // Auxiliary losses of the last backward, weighted; of this rank.
+  [[nodiscard]] double auxiliary_loss() const { return auxiliary_loss_; }
+
  private:
   void resize(std::size_t values);
-  void resize_rows();
-  void run_experts();
-  void run_experts_backward();
+  void choose();
+  void add_auxiliary_gradients(double loss_scale);
+  void run_shared_expert();
+  void run_shared_expert_backward(std::span<const float> dy);
+  [[nodiscard]] std::span<std::byte> as_rows(std::vector<float>& values, std::size_t room);
+  void from_rows(std::vector<float>& values, std::size_t room);
 
   ModelShape shape_;
-  ExpertGroup group_;
+  ExpertOptions options_;
+  std::int64_t layer_;
   Weights* weights_;
+  ExpertRuntime* runtime_;
+  std::unique_ptr<kernels::ExpertLayer> experts_;
+  kernels::RouterOptions router_options_;
   Weight* norm_;
   Weight* router_;
   Weight* gate_;
   Weight* up_;
   Weight* down_;
+  Weight* shared_gate_{nullptr};
+  Weight* shared_up_{nullptr};
+  Weight* shared_down_{nullptr};
+  std::optional<kernels::SkewedRouting> skew_;
+  std::uint64_t draw_stream_{0};
+  std::uint64_t draw_index_{0};
   std::vector<float> bias_;
+  double auxiliary_loss_{0};
   std::int64_t tokens_{0};
-  kernels::Routing routing_;
-  kernels::DispatchPlan plan_;
-  std::vector<float> input_, normed_, inverse_rms_, logits_, scores_, gates_, output_, dnormed_;
-  std::vector<float> dgates_, rows_, gate_out_, up_out_, hidden_, expert_out_, returned_;
-  std::vector<float> drows_, dgate_out_, dup_out_, dhidden_, dinput_rows_;
+  std::vector<std::int32_t> choices_, pass_counts_;
+  std::vector<std::int64_t> counts_;
+  std::vector<float> input_, normed_, inverse_rms_, logits_, dlogits_, scores_, gates_, dgates_;
+  std::vector<float> output_, dnormed_;
+  std::vector<float> shared_gate_out_, shared_up_out_, shared_hidden_, shared_out_;
+  std::vector<float> dshared_hidden_, dshared_gate_, dshared_up_;
+  std::vector<std::uint16_t> narrow_[2];  // rows of a 16-bit exchange, in and out
 };
 
 }  // namespace muster::moe_lm

@@ -2,6 +2,8 @@
 
 #include "src/needle.h"
 
+#include <muster/comm/symmetric_heap.h>
+
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -84,6 +86,25 @@ Status validate_attention(const TrainOptions& options) {
   return {};
 }
 
+// What the experts' exchange can carry and map: docs/ep.md.
+Status validate_exchange(const TrainOptions& options) {
+  const ModelShape& model = options.model;
+  if (options.experts.exchange != ExpertExchange::kMuster) {
+    return {};
+  }
+  MUSTER_RETURN_IF_ERROR(require(
+      options.update.parameter_type != optimizer::FloatType::kFloat16,
+      "--ep muster moves fp32 or bf16 rows; use --param-dtype bf16 or fp32, or --ep alltoall"));
+  const std::int64_t bytes = model.experts / options.ep_size * model.d_model * model.ffn *
+                             size_bytes(options.update.parameter_type);
+  return require(
+      bytes % static_cast<std::int64_t>(comm::kSymmetricGranularity) == 0,
+      "--ep muster needs the experts of a rank to fill whole pages: experts / ep-size * d-model * "
+      "ffn * bytes = " +
+          std::to_string(bytes) + " is not a multiple of " +
+          std::to_string(comm::kSymmetricGranularity) + "; change --d-model or --ffn");
+}
+
 Status validate_task(const TrainOptions& options, int world_size) {
   if (options.needle_pairs != 0) {
     MUSTER_RETURN_IF_ERROR(validate_needle(options.needle_pairs, options.model.sequence));
@@ -133,6 +154,13 @@ Status validate(const TrainOptions& options, int world_size) {
       "--loss-every " + std::to_string(options.loss_every) +
           " leaves no token with loss; use 1 (all tokens) to --seq " +
           std::to_string(model.sequence)));
+  MUSTER_RETURN_IF_ERROR(
+      require(model.shared_experts >= 0, "--shared-experts must be 0 (none) or more"));
+  MUSTER_RETURN_IF_ERROR(require(
+      std::isfinite(options.bias_rate) && options.bias_rate >= 0,
+      "--bias-rate must be 0 (off) or more"));
+  MUSTER_RETURN_IF_ERROR(validate(options.experts, model.experts, model.top_k));
+  MUSTER_RETURN_IF_ERROR(validate_exchange(options));
   MUSTER_RETURN_IF_ERROR(validate_attention(options));
   MUSTER_RETURN_IF_ERROR(validate_task(options, world_size));
   MUSTER_RETURN_IF_ERROR(validate(options.update));

@@ -1,6 +1,7 @@
 // What the command line of moe_lm can say, and whether it fits the world it runs in.
 #pragma once
 
+#include "src/expert_options.h"
 #include "src/update_options.h"
 
 #include <muster/agent/attention_schedule.h>
@@ -23,6 +24,7 @@ struct ModelShape {
   std::int64_t top_k{2};
   std::int64_t ffn{128};
   std::int64_t sequence{128};
+  std::int64_t shared_experts{0};  // width of an expert that all tokens visit, in experts
 
   [[nodiscard]] std::int64_t head_dim() const { return d_model / heads; }
 };
@@ -50,6 +52,7 @@ struct TrainOptions {
   agent::AttentionSchedule attention;  // by default full attention everywhere
   bool allow_attention_change{false};  // since the checkpoint was saved
   UpdateOptions update;
+  ExpertOptions experts;
   double bias_rate{1e-3};  // step of the router bias that balances expert load
   std::int64_t checkpoint_interval{0};
   std::optional<FaultPoint> inject_nan;          // in a gradient

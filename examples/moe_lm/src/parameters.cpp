@@ -80,6 +80,12 @@ std::vector<optimizer::ParameterSpec> parameter_specs(
     add("moe.experts.gate", {local, f, d}, Placement::kExpert);
     add("moe.experts.up", {local, f, d}, Placement::kExpert);
     add("moe.experts.down", {local, d, f}, Placement::kExpert);
+    if (shape.shared_experts > 0) {
+      const std::int64_t wide = shape.shared_experts * f;
+      add("moe.shared.gate", {wide, d}, Placement::kReplicated);
+      add("moe.shared.up", {wide, d}, Placement::kReplicated);
+      add("moe.shared.down", {d, wide}, Placement::kReplicated);
+    }
   }
   push("norm", {d}, Placement::kReplicated);
   push("head", {ModelShape::kVocab, d}, Placement::kReplicated);
@@ -99,6 +105,7 @@ optimizer::OptimizerOptions optimizer_options(const TrainOptions& options) {
       {"*.router", rest, "router", 0.0, 1.0, update.state_type},
       {"*.attention.w*", update.rule, "attention", decay, 1.0, update.state_type},
       {"*.moe.experts.*", update.rule, "experts", decay, 1.0, update.state_type},
+      {"*.moe.shared.*", update.rule, "experts", decay, 1.0, update.state_type},
   };
   chosen.schedule.learning_rate = options.learning_rate;
   chosen.schedule.warmup_steps = options.warmup;

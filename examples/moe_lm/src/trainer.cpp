@@ -54,6 +54,8 @@ class Trainer final : public TrainingLoop {
   [[nodiscard]] Batch evaluation_part() const;
   Status evaluate_when_due();
   Status pass(std::int64_t batch_index, std::int64_t index, double& loss_sum);
+  void set_draws(std::int64_t batch_index, std::int64_t pass);
+  void trace_plans();
   void balance_experts(const agent::ReducedLanes& lanes);
   void report(const agent::Verdict& verdict, std::int64_t step);
 
@@ -67,6 +69,7 @@ class Trainer final : public TrainingLoop {
   const TrainOptions& options_;
   std::unique_ptr<comm::Communicator> expert_group_;
   std::unique_ptr<comm::Communicator> expert_peers_;
+  std::unique_ptr<ExpertRuntime> experts_;
   std::unique_ptr<optimizer::Optimizer> optimizer_;
   std::unique_ptr<Weights> weights_;
   std::unique_ptr<Model> model_;
@@ -86,18 +89,24 @@ Status Trainer::create_optimizer() {
   MUSTER_ASSIGN_OR_RETURN(expert_group_, world_.split(rank / ep_size, rank, deadline));
   MUSTER_ASSIGN_OR_RETURN(expert_peers_, world_.split(rank % ep_size, rank, deadline));
   MUSTER_ASSIGN_OR_RETURN(
+      experts_,
+      ExpertRuntime::create(
+          options_, world_.size(), *expert_group_, setup_.agent.collective_timeout));
+  optimizer::OptimizerOptions chosen = optimizer_options(options_);
+  chosen.expert_memory = experts_->memory_source();
+  MUSTER_ASSIGN_OR_RETURN(
       optimizer_,
       optimizer::Optimizer::create(
           parameter_specs(options_.model, ep_size, options_.update),
-          optimizer_options(options_),
+          std::move(chosen),
           world_,
           expert_peers_.get(),
           deadline));
   MUSTER_RETURN_IF_ERROR(
       set_initial_values(*optimizer_, options_.model, options_.seed, expert_group_->rank()));
   weights_ = std::make_unique<Weights>(*optimizer_, setup_.agent.collective_timeout);
-  model_ = std::make_unique<Model>(
-      options_.model, *weights_, ExpertGroup{expert_group_.get(), setup_.agent.collective_timeout});
+  MUSTER_ASSIGN_OR_RETURN(ExpertLayers layers, experts_->make_layers(*optimizer_, *weights_));
+  model_ = std::make_unique<Model>(options_, *weights_, *experts_, std::move(layers));
   return {};
 }
 
@@ -109,6 +118,7 @@ Status Trainer::join_agent() {
   agent_options.allow_attention_change |= options_.allow_attention_change;
   agent::ModelInfo info = Model::info(options_.model);
   info.attention_schedule = options_.attention;
+  info.expert_ranks = experts_->balanced() ? options_.ep_size : 0;
   MUSTER_ASSIGN_OR_RETURN(
       agent_, agent::Agent::join(std::move(agent_options), world_, *optimizer_, std::move(info)));
   return {};
@@ -317,7 +327,9 @@ Status Trainer::pass(std::int64_t batch_index, std::int64_t index, double& loss_
     const auto timer = agent_->time(Phase::kData);
     batch = training_part(batch_index, index);
   }
+  set_draws(batch_index, index);
   MUSTER_ASSIGN_OR_RETURN(const double loss, forward(batch));
+  trace_plans();
   loss_sum += loss;
   const auto timer = agent_->time(Phase::kBackward);
   const bool last = index + 1 == options_.micro_batches;
@@ -326,6 +338,25 @@ Status Trainer::pass(std::int64_t batch_index, std::int64_t index, double& loss_
     inject_nan();
   }
   return model_->backward(batch, *agent_);
+}
+
+// Drawn experts follow the data, so that a run that went back draws the same ones again.
+void Trainer::set_draws(std::int64_t batch_index, std::int64_t pass) {
+  const std::int64_t index = batch_index * options_.micro_batches + pass;
+  for (MoeBlock& block : model_->moe_blocks()) {
+    block.set_draw(static_cast<std::uint64_t>(world_.rank()), static_cast<std::uint64_t>(index));
+  }
+}
+
+// A trace that cannot be written ends, training does not.
+void Trainer::trace_plans() {
+  for (MoeBlock& block : model_->moe_blocks()) {
+    const Status traced = block.trace(agent_->step());
+    if (!traced.ok() && setup_.out != nullptr) {
+      *setup_.out << "rank " << world_.rank() << " stops --ep-trace: " << traced.to_string()
+                  << std::endl;  // NOLINT: someone is watching
+    }
+  }
 }
 
 Expected<double> Trainer::forward_backward(std::int64_t batch_index) {

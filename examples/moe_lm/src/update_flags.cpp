@@ -1,33 +1,9 @@
 #include "src/update_flags.h"
 
-#include <CLI/CLI.hpp>
-
-#include <string>
+#include "src/named_flag.h"
 
 namespace muster::moe_lm {
 namespace {
-
-// A flag whose value one of the parse functions reads; `shown` is the default in the help.
-template <typename T>
-void add_named(
-    CLI::App& app,
-    const std::string& flag,
-    T& target,
-    Expected<T> (*parse)(const std::string&),
-    const std::string& help,
-    const std::string& shown) {
-  app.add_option_function<std::string>(
-         flag,
-         [flag, &target, parse](const std::string& text) {
-           auto value = parse(text);
-           if (!value) {
-             throw CLI::ValidationError(flag, value.status().message());
-           }
-           target = *value;
-         },
-         help)
-      ->default_str(shown);
-}
 
 void add_rule_flags(CLI::App& app, UpdateOptions& options) {
   add_named(
