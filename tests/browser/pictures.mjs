@@ -28,8 +28,23 @@ async function scrollToMaps(page) {
   }
 }
 
+// Of a run with attention modes and expert parallelism; others keep the picture that is there.
+async function scrollToExperts(page) {
+  await page.locator('[data-chart="attention_mode"]').evaluate((element) => element.scrollIntoView());
+  await page.mouse.wheel(0, -150);
+  for (const chart of ["attention_mode", "attention_curve", "load_matrix", "wait_matrix"]) {
+    await eventually(() => fact(page, chart, "points"), (n) => n > 0, chart);
+  }
+}
+
+async function hasModes() {
+  const answer = await fetch(`${url}/api/runs/${encodeURIComponent(run)}/step?metric=train_attn_mode`);
+  return (await answer.json()).value.length > 0;
+}
+
 await picture("dashboard", { viewport: WIDE });
 await picture("dashboard-maps", { viewport: WIDE }, scrollToMaps);
 await picture("dashboard-phone", PHONE);
 await picture("dashboard-light", { viewport: WIDE, colorScheme: "light" });
+if (await hasModes()) await picture("dashboard-experts", { viewport: { ...WIDE, height: 1400 } }, scrollToExperts);
 await browser.close();

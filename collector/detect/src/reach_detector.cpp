@@ -40,13 +40,13 @@ Finding describe(const Place& place, std::int64_t step, const ReachOptions& opti
     what += (what.empty() ? "" : " and ") + percent(layer.query_reach) +
             " of its tokens (low: below " + percent(options.query_reach) + ")";
   }
-  finding.reason = "gradients reach " + what + " in attention " + finding.subject +
-                   (place.mode.empty() ? "" : " (" + place.mode + ")") + ", " +
-                   std::to_string(options.steps) + " steps in a row up to step " +
-                   std::to_string(step) +
-                   ": the loss lies on few tokens, and block attention passes their gradients to "
-                   "the blocks they chose only; more full layers help, last_full " +
-                   std::to_string(place.last_full) + " in the attention schedule";
+  finding.reason =
+      "gradients reach " + what + " in attention " + finding.subject +
+      (place.mode.empty() ? "" : " (" + place.mode + ")") + ", " + std::to_string(options.steps) +
+      " steps in a row up to step " + std::to_string(step) +
+      ": a loss on few tokens trains only the blocks they chose; give more of the last "
+      "layers full attention (last_full " +
+      std::to_string(place.last_full) + ")";
   finding.inputs = {
       {"layer", static_cast<double>(layer.layer)},
       {"block_reach", layer.block_reach},
