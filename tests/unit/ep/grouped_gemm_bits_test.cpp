@@ -5,13 +5,11 @@
 
 #include <gtest/gtest.h>
 
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 namespace muster::kernels {
 namespace {

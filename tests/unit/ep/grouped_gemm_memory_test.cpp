@@ -5,7 +5,6 @@
 
 #include <sys/mman.h>
 
-#include <cmath>
 #include <limits>
 #include <tuple>
 
