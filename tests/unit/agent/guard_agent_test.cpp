@@ -29,7 +29,9 @@ void expect_ok(const std::vector<RankResult>& results) {
 GroupOptions attention_group(
     const AttentionLayer& layer, std::int64_t query_rows, std::int64_t key_rows) {
   GroupOptions group;
-  group.model = ModelInfo{{layer}, {3}};
+  group.model.emplace();
+  group.model->attention = {layer};
+  group.model->experts_per_layer = {3};
   group.specs = {{"wq", {query_rows, 4}}, {"wk", {key_rows, 4}}};
   group.total_steps = 3;
   group.adjust = [](AgentOptions& agent) { agent.qk_clip_threshold = 100.0; };

@@ -148,7 +148,9 @@ TEST_F(WatchedTraining, AThresholdIsRejectedWithTheReasonWhereANormMakesQkClipAN
   GroupOptions options = group(2, 20);
   optimizer::AttentionLayer layer{4, 2, 4, "wq", "wk"};
   layer.qk_norm = true;
-  options.model = ModelInfo{{layer}, {3}};
+  options.model.emplace();
+  options.model->attention = {layer};
+  options.model->experts_per_layer = {3};
   options.on_step = [this](StepContext& context) {
     context.agent.record_max_logits(0, std::vector<float>{9.0F, 1.0F});
     if (context.step == 3) {
