@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <numeric>
 #include <set>
 #include <sstream>
@@ -152,7 +153,7 @@ class PlanCheck {
       const double most = *std::max_element(balance_.speeds.begin(), balance_.speeds.end());
       std::transform(
           balance_.speeds.begin(), balance_.speeds.end(), weights.begin(), [&](double speed) {
-            return static_cast<Rows>(speed / most * static_cast<double>(kEpWeightOne) + 0.5);
+            return std::llround(speed / most * static_cast<double>(kEpWeightOne));
           });
     }
     const Rows sum = std::accumulate(weights.begin(), weights.end(), Rows{0});
