@@ -63,9 +63,11 @@ Action declare_demo(CLI::App& command, const Tail& /*tail*/) {
   command.footer(
       "Starts a collector with its dashboard on loopback, trains a small mixture-of-experts "
       "language\n"
-      "model on four ranks, makes one rank's gradient NaN, kills another with -9, and prints what\n"
-      "happened. Exit code 0 only if the loss fell below --loss-bound, every rank skipped the NaN\n"
-      "step, and the killed job resumed from a committed checkpoint.\n\n"
+      "model with block attention on four ranks, makes one rank's gradient NaN, kills another with "
+      "-9,\n"
+      "and prints what happened. Exit code 0 only if the loss fell below --loss-bound, every rank "
+      "skipped\n"
+      "the NaN step, and the killed job resumed from a committed checkpoint.\n\n"
       "Examples:\n"
       "  muster demo\n"
       "  muster demo --keep --http 127.0.0.1:29680\n"
@@ -75,6 +77,8 @@ Action declare_demo(CLI::App& command, const Tail& /*tail*/) {
   command.add_flag("--keep", options->keep, "Leave collector and dashboard up until Ctrl-C");
   command.add_option("--steps", options->steps, "Optimizer steps")->capture_default_str();
   command.add_option("--seed", options->seed, "Of initial weights and data order")
+      ->capture_default_str();
+  command.add_option("--attention", options->attention, "Of the trainer; see moe_lm --help")
       ->capture_default_str();
   command.add_option("--http", options->http, "HOST:PORT of the dashboard; port 0: any free one")
       ->capture_default_str();

@@ -56,6 +56,21 @@ class Interrupt {
   FileDescriptor fd_;
 };
 
+// "moba:16,3,last_full=1" in words; anything else as it is.
+std::string describe_attention(const std::string& argument) {
+  long block = 0;
+  int top_k = 0;
+  int last_full = 0;
+  const int read =
+      std::sscanf(argument.c_str(), "moba:%ld,%d,last_full=%d", &block, &top_k, &last_full);
+  if (read < 2) {
+    return argument;
+  }
+  const std::string last = last_full == 1 ? "layer" : std::to_string(last_full) + " layers";
+  return argument + " (a byte sees " + std::to_string(top_k) + " blocks of " +
+         std::to_string(block) + (read == 3 ? "; full attention in the last " + last + ")" : ")");
+}
+
 class Demo {
  public:
   explicit Demo(DemoOptions options)
@@ -103,6 +118,8 @@ Status Demo::create_launcher() {
       std::to_string(options_.seed),
       "--checkpoint-interval",
       std::to_string(options_.checkpoint_interval),
+      "--attention",
+      options_.attention,
       "--qk-clip-tau",
       "100",
       "--inject-nan",
@@ -133,11 +150,13 @@ Status Demo::start() {
   MUSTER_RETURN_IF_ERROR(create_launcher());
   std::printf(
       "muster demo: %d ranks train a mixture-of-experts language model on %s\n"
+      "  attention   %s\n"
       "  dashboard   %s\n"
       "  logs        %s\n"
       "  planned     NaN gradient on rank %d at step %lld, kill -9 of rank %d at step %lld\n\n",
       options_.ranks,
       options_.data.string().c_str(),
+      describe_attention(options_.attention).c_str(),
       collector_->url().c_str(),
       (options_.folder / "logs").string().c_str(),
       options_.nan_rank,

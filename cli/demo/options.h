@@ -17,6 +17,8 @@ struct DemoOptions {
   std::int64_t steps{600};
   std::int64_t checkpoint_interval{0};  // 0: a twelfth of the steps
   std::uint64_t seed{1};
+  // Of the trainer: its sequences of 128 bytes have 8 blocks of 16, of which a query sees 3.
+  std::string attention{"moba:16,3,last_full=1"};
   bool keep{false};  // leave collector and dashboard up after the summary
 
   // The faults: a NaN gradient on one rank, later kill -9 of another. By default a fifth and a bit
@@ -41,6 +43,13 @@ struct SkippedStep {
   int ranks{0};  // that reported no update at that step
 };
 
+// How one attention layer ran in the last step.
+struct AttentionFact {
+  int layer{0};
+  bool in_blocks{false};
+  double reach{1};  // share of its key blocks that gradients reached
+};
+
 struct RestartFact {
   std::string reason;
   std::string resumed_from;  // checkpoint folder name; empty: from the start
@@ -59,6 +68,7 @@ struct DemoFacts {
   double tokens_per_second{0};  // median over the steps
   std::vector<SkippedStep> skipped;
   std::vector<RestartFact> restarts;
+  std::vector<AttentionFact> attention;  // by layer
   std::int64_t checkpoints_committed{0};
   std::int64_t samples_stored{0};
   std::int64_t frames_dropped{0};

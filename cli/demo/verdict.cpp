@@ -29,6 +29,36 @@ void row(std::string& table, const std::string& name, const std::string& value) 
   table += cell + value + "\n";
 }
 
+// "layers 0-2 in blocks, layer 3 full"
+std::string attention_text(const std::vector<AttentionFact>& layers) {
+  std::string text;
+  for (std::size_t first = 0; first < layers.size();) {
+    std::size_t end = first + 1;
+    while (end < layers.size() && layers[end].in_blocks == layers[first].in_blocks) {
+      ++end;
+    }
+    text += text.empty() ? "" : ", ";
+    text += end - first == 1 ? "layer " : "layers ";
+    text += std::to_string(layers[first].layer);
+    text += end - first == 1 ? "" : "-" + std::to_string(layers[end - 1].layer);
+    text += layers[first].in_blocks ? " in blocks" : " full";
+    first = end;
+  }
+  return text;
+}
+
+double smallest_reach(const std::vector<AttentionFact>& layers) {
+  double smallest = 1;
+  for (const AttentionFact& one : layers) {
+    smallest = one.in_blocks ? std::min(smallest, one.reach) : smallest;
+  }
+  return smallest;
+}
+
+bool any_in_blocks(const std::vector<AttentionFact>& layers) {
+  return std::any_of(layers.begin(), layers.end(), [](const auto& one) { return one.in_blocks; });
+}
+
 }  // namespace
 
 std::vector<std::string> broken_promises(const DemoOptions& options, const DemoFacts& facts) {
@@ -53,6 +83,9 @@ std::vector<std::string> broken_promises(const DemoOptions& options, const DemoF
         "the NaN step was left out on " + std::to_string(skip->ranks) + " of " +
         std::to_string(facts.ranks) + " ranks");
   }
+  if (options.attention.starts_with("moba:") && !any_in_blocks(facts.attention)) {
+    broken.push_back("no layer ran block attention, though it was asked for");
+  }
   const bool resumed =
       std::any_of(facts.restarts.begin(), facts.restarts.end(), [](const auto& one) {
         return !one.resumed_from.empty() && one.seconds > 0;
@@ -73,6 +106,15 @@ std::string summary_table(const DemoOptions& options, const DemoFacts& facts) {
       "loss",
       fixed(facts.first_loss, 3) + " -> " + fixed(facts.last_loss, 3) + " nats per byte (uniform " +
           fixed(kUniformLoss, 2) + ", bound " + fixed(options.loss_bound, 2) + ")");
+  if (!facts.attention.empty()) {
+    row(table,
+        "attention",
+        attention_text(facts.attention) +
+            (any_in_blocks(facts.attention)
+                 ? "; gradients reached " + fixed(100 * smallest_reach(facts.attention), 0) +
+                       " % of the key blocks"
+                 : ""));
+  }
   row(table, "throughput", grouped(std::llround(facts.tokens_per_second)) + " tokens/s (median)");
   row(table, "steps skipped", std::to_string(facts.skipped.size()));
   for (const SkippedStep& one : facts.skipped) {

@@ -30,10 +30,10 @@ Status Watch::open() {
   return {};
 }
 
-std::int64_t Watch::series_id(const std::string& name, int rank) {
+std::int64_t Watch::series_id(const std::string& name, int rank, int layer) {
   const auto find = [&] {
     return std::find_if(series_.begin(), series_.end(), [&](const store::SeriesInfo& one) {
-      return one.name == name && one.rank == rank && one.layer < 0 && one.index < 0 &&
+      return one.name == name && one.rank == rank && one.layer == layer && one.index < 0 &&
              one.group.empty();
     });
   };
@@ -47,7 +47,7 @@ std::int64_t Watch::series_id(const std::string& name, int rank) {
 
 Expected<std::vector<store::Bucket>> Watch::values(
     const std::string& name, int rank, std::int64_t generation) {
-  const std::int64_t id = series_id(name, rank);
+  const std::int64_t id = series_id(name, rank, -1);
   if (id < 0) {
     return not_found(database_.string() + ": no series " + name);
   }
@@ -56,8 +56,8 @@ Expected<std::vector<store::Bucket>> Watch::values(
 }
 
 std::optional<double> Watch::value_at(
-    const std::string& name, int rank, std::int64_t generation, std::int64_t step) {
-  const std::int64_t id = series_id(name, rank);
+    const std::string& name, int rank, std::int64_t generation, std::int64_t step, int layer) {
+  const std::int64_t id = series_id(name, rank, layer);
   if (id < 0) {
     return std::nullopt;
   }
@@ -117,8 +117,23 @@ Status Watch::collect(DemoFacts& facts) {
   facts.steps = run.last_step + 1;
   facts.samples_stored = run.sample_count;
   facts.frames_dropped = run.dropped_count;
+  collect_attention(run.generation, facts);
   MUSTER_RETURN_IF_ERROR(collect_losses(facts));
   return collect_events(facts);
+}
+
+void Watch::collect_attention(std::int64_t generation, DemoFacts& facts) {
+  const std::int64_t step = facts.steps - 1;
+  for (int layer = 0;; ++layer) {
+    const auto mode = value_at("train_attn_mode", -1, generation, step, layer);
+    if (!mode) {
+      return;
+    }
+    facts.attention.push_back(
+        {layer,
+         *mode != 0.0,
+         value_at("train_attn_block_reach", -1, generation, step, layer).value_or(1.0)});
+  }
 }
 
 Status Watch::collect_losses(DemoFacts& facts) {

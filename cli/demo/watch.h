@@ -43,13 +43,19 @@ class Watch {
 
  private:
   Status open();
+  // `rank` and `layer` are -1 for a series that has none.
   std::optional<double> value_at(
-      const std::string& name, int rank, std::int64_t generation, std::int64_t step);
+      const std::string& name,
+      int rank,
+      std::int64_t generation,
+      std::int64_t step,
+      int layer = -1);
   [[nodiscard]] Expected<std::vector<store::Bucket>> values(
       const std::string& name, int rank, std::int64_t generation);
-  std::int64_t series_id(const std::string& name, int rank);
+  std::int64_t series_id(const std::string& name, int rank, int layer);
   Status collect_losses(DemoFacts& facts);
   Status collect_events(DemoFacts& facts);
+  void collect_attention(std::int64_t generation, DemoFacts& facts);
 
   std::filesystem::path database_;
   std::unique_ptr<store::Query> query_;

@@ -29,6 +29,7 @@ DemoFacts good_facts() {
   facts.last_loss = 2.1;
   facts.skipped = {{10, 1, "gradients hold NaN or infinity", 4}};
   facts.restarts = {{"rank 2 (pid 7) was killed by signal 9", "step-50.gen-1", 50, 1.5}};
+  facts.attention = {{0, true, 0.75}, {1, true, 1.0}, {2, false, 1.0}};
   facts.samples_stored = 1234567;
   return facts;
 }
@@ -60,6 +61,22 @@ TEST(DemoVerdict, CountsRanksThatDidNotSkip) {
   DemoFacts facts = good_facts();
   facts.skipped[0].ranks = 3;
   EXPECT_THAT(broken_promises(options(), facts), ElementsAre(HasSubstr("3 of 4 ranks")));
+}
+
+TEST(DemoVerdict, WantsBlockAttentionWhereItWasAskedFor) {
+  DemoFacts facts = good_facts();
+  facts.attention = {{0, false, 1.0}};
+  EXPECT_THAT(
+      broken_promises(options(), facts), ElementsAre(HasSubstr("no layer ran block attention")));
+  DemoOptions full = options();
+  full.attention = "full";
+  EXPECT_THAT(broken_promises(full, facts), IsEmpty());
+}
+
+TEST(DemoVerdict, TheTableSaysWhichLayersRanInBlocks) {
+  EXPECT_THAT(
+      summary_table(options(), good_facts()),
+      HasSubstr("layers 0-1 in blocks, layer 2 full; gradients reached 75 % of the key blocks\n"));
 }
 
 TEST(DemoVerdict, WantsAResumeFromACommittedCheckpoint) {
