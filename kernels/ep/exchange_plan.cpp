@@ -1,6 +1,7 @@
 #include "ep/exchange_state.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <string>
 
@@ -67,7 +68,8 @@ void Exchange::publish_counts() {
   }
 }
 
-// From the last choice to the first: each row's successor is known when its link is written.
+// From the last choice to the first: each row's successor is known when its link is written. Where
+// ranks have made different plans, which the next meeting finds, two may write the same link.
 void Exchange::publish_links(const EpPlan& plan) {
   const std::int64_t top_k = options_.shape.top_k;
   std::fill(token_of_.begin(), token_of_.end(), -1);
@@ -76,8 +78,8 @@ void Exchange::publish_links(const EpPlan& plan) {
       const Place to = place(plan.destinations[static_cast<std::size_t>(t * top_k + k)]);
       const auto peer = static_cast<std::size_t>(to.rank);
       const std::int64_t next = token_of_[peer] == t ? next_[peer] + 1 : 0;
-      at<std::int32_t>(to.rank, layout_.links)[to.row] =
-          static_cast<std::int32_t>(to.is_first ? next : -next - 1);
+      std::atomic_ref<std::int32_t>{at<std::int32_t>(to.rank, layout_.links)[to.row]}.store(
+          static_cast<std::int32_t>(to.is_first ? next : -next - 1), std::memory_order_relaxed);
       token_of_[peer] = t;
       next_[peer] = to.row;
     }

@@ -28,8 +28,8 @@ std::vector<ExpertCase> expert_cases() {
       {"FourThreadsSkewed", RanksAre::kThreads, 4, Spread::kSkewed, bf16},
       {"EightThreadsOneExpert", RanksAre::kThreads, 8, Spread::kOneExpert, fp32},
       {"FourThreadsCompact", RanksAre::kThreads, 4, Spread::kOneExpert, bf16, true},
-      {"ThreeProcessesSkewed", RanksAre::kProcesses, 3, Spread::kSkewed, bf16},
-      {"EightProcessesOneExpert", RanksAre::kProcesses, 8, Spread::kOneExpert, fp32},
+      {"ThreeForkedSkewed", RanksAre::kProcesses, 3, Spread::kSkewed, bf16},
+      {"EightForkedOneExpert", RanksAre::kProcesses, 8, Spread::kOneExpert, fp32},
   };
 }
 

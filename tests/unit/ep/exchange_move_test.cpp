@@ -219,6 +219,43 @@ TEST_P(Movement, GoesAgainByASavedPlanWithoutGates) {
       });
 }
 
+// Room for half a million tokens per rank, of which few come: only their pages are taken.
+TEST(LargeChunks, OffsetsBeyondTwoToThe32AreReached) {
+  MoveCase test = move_cases().front();
+  test.shape.tokens_max = std::int64_t{1} << 19;
+  test.hidden = 1536;
+  ASSERT_GT(heap_bytes(test), std::size_t{1} << 32);
+  expect_members_succeed(RanksAre::kThreads, 2, heap_bytes(test), [&](Member& member) {
+    Findings findings;
+    Mover mover{member, test};
+    findings.expect(mover.exchange != nullptr, mover.error);
+    if (!mover.exchange) {
+      return findings.text();
+    }
+    const int rank = member.rank();
+    const std::vector<std::byte> x = rows_of(test, rank);
+    std::vector<std::byte> y(x.size());
+    EpRows received;
+    findings.expect(mover.exchange->make_plan(choices_of(test, rank), mover.plan, soon()), "plan");
+    findings.expect(
+        mover.exchange->dispatch(mover.plan, x, gates_of(test, rank), received, soon()),
+        "dispatch");
+    const std::vector<Origin> from = origins(test, mover.plan, rank);
+    for (std::size_t i = 0; i < rows_on(mover.plan, rank); ++i) {
+      findings.expect(
+          received.weights[i] == gate(test, from[i].rank, from[i].token, from[i].choice), "gates");
+    }
+    findings.expect(
+        mover.exchange->combine(mover.plan, received.rows, {}, y, {}, soon()), "combine");
+    std::vector<float> wanted = decode(test.type, x);
+    for (float& value : wanted) {
+      value *= static_cast<float>(test.shape.top_k);
+    }
+    findings.expect(decode(test.type, y) == wanted, "y is not top_k * x");
+    return findings.text();
+  });
+}
+
 }  // namespace
 
 }  // namespace muster::kernels::testing

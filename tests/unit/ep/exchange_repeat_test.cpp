@@ -114,9 +114,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Repeated{"Threads", RanksAre::kThreads, 3, FloatType::kFloat32, EpNumerics::kPlain},
         Repeated{"ThreadsBf16", RanksAre::kThreads, 4, FloatType::kBFloat16, EpNumerics::kPlain},
-        Repeated{"Processes", RanksAre::kProcesses, 4, FloatType::kFloat32, EpNumerics::kPlain},
+        Repeated{"Forked", RanksAre::kProcesses, 4, FloatType::kFloat32, EpNumerics::kPlain},
         Repeated{
-            "ProcessesWireExact",
+            "ForkedWireExact",
             RanksAre::kProcesses,
             8,
             FloatType::kBFloat16,
@@ -171,7 +171,7 @@ INSTANTIATE_TEST_SUITE_P(
     Kinds,
     LateRanks,
     ::testing::Values(RanksAre::kThreads, RanksAre::kProcesses),
-    [](const auto& each) { return each.param == RanksAre::kThreads ? "Threads" : "Processes"; });
+    [](const auto& each) { return each.param == RanksAre::kThreads ? "Threads" : "Forked"; });
 
 // No barrier between a combine and the next operation but the operations' own.
 TEST_P(LateRanks, MayStillPullWhenTheirPeersGoOn) {

@@ -44,6 +44,9 @@ TEST(ExchangeCreation, RefusesWhatCanNeverWorkWithItsNumbers) {
     options.shape.top_k = 5;
     refuses(options, "5");
     options = good_options();
+    options.shape.top_k = 0;
+    refuses(options, "0");
+    options = good_options();
     options.shape.ranks = 4;
     options.shape.experts = 8;
     refuses(options, "the shape is of 4 ranks, the heap of 2");
