@@ -7,7 +7,7 @@ export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 build=$1
 shift
 names=("$@")
-[ ${#names[@]} -gt 0 ] || names=(attention telemetry store restart snapshot comm newton_schulz optimizer_updates moba)
+[ ${#names[@]} -gt 0 ] || names=(attention telemetry store restart snapshot comm newton_schulz optimizer_updates moba ep_plan ep_dispatch ep_layer grouped_gemm)
 for name in "${names[@]}"; do
   echo "bench: $name"
   "$build/bin/bench_$name"
