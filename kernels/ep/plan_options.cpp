@@ -159,7 +159,10 @@ std::int64_t ep_exact_capacity_max(const EpShape& shape, const EpBalance& balanc
   if (balance.capacity_max == 0) {
     return capacity_of_speeds(shape, balance.speeds);
   }
-  const double most = std::ceil(balance.capacity_max * static_cast<double>(mean));
+  // Weights are rounded: speeds of exactly this capacity may come out larger by half a unit per
+  // rank.
+  const double slack = 1 + static_cast<double>(shape.ranks) / static_cast<double>(kEpWeightOne);
+  const double most = std::ceil(balance.capacity_max * slack * static_cast<double>(mean));
   return std::min(static_cast<std::int64_t>(most), mean * shape.ranks);
 }
 

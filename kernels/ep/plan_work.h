@@ -13,8 +13,9 @@
 
 namespace muster::kernels {
 
-// Speeds are compared as integers: a speed over the largest one, in 2^-20.
-inline constexpr std::int64_t kEpWeightOne = std::int64_t{1} << 20;
+// Speeds are compared as integers: a speed over the largest one, in 2^-24. Times all rows, at most
+// 2^38, that fits 64 bits.
+inline constexpr std::int64_t kEpWeightOne = std::int64_t{1} << 24;
 // EpBalance::tolerance in parts per million.
 inline constexpr std::int64_t kEpToleranceOne = 1'000'000;
 inline constexpr int kEpPaddingMax = 1 << 20;
