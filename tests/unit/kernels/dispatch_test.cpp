@@ -3,6 +3,7 @@
 #include "numbers.h"
 
 #include <muster/comm/backends.h>
+#include <muster/kernels/ep/router.h>
 #include <muster/kernels/moe.h>
 
 #include <chrono>
@@ -39,6 +40,18 @@ Deadline soon() {
   return Deadline::after(std::chrono::seconds(30));
 }
 
+const RouterOptions kRouter{.experts = kExperts, .top_k = kTopK};
+
+void choose(std::span<const double> logits, Values& scores, Values& gates, Routing& routing) {
+  routing.experts = kExperts;
+  routing.top_k = kTopK;
+  routing.tokens = static_cast<std::int64_t>(logits.size()) / kExperts;
+  routing.expert.resize(gates.size());
+  std::vector<std::int32_t> counts(kExperts);
+  route<double>(kRouter, routing.tokens, logits, {}, scores, routing.expert, gates, counts);
+  routing.counts.assign(counts.begin(), counts.end());
+}
+
 struct Model {
   Values logits = normal_values(1, kTokens* kExperts);
   Values x = normal_values(2, kTokens* kDim);
@@ -66,15 +79,8 @@ class Shard {
         gates_(static_cast<std::size_t>(tokens_ * kTopK)) {}
 
   Status forward(Values& y) {
-    router_forward<double>(
-        model_.logits.data() + first_token_ * kExperts,
-        nullptr,
-        tokens_,
-        kExperts,
-        kTopK,
-        scores_.data(),
-        gates_.data(),
-        routing_);
+    const auto elements = static_cast<std::size_t>(tokens_ * kExperts);
+    choose({model_.logits.data() + first_token_ * kExperts, elements}, scores_, gates_, routing_);
     MUSTER_RETURN_IF_ERROR(make_dispatch_plan(routing_, ep_, soon(), plan_));
     MUSTER_RETURN_IF_ERROR(
         dispatch(routing_, plan_, model_.x.data() + first_token_ * kDim, kDim, rows_, ep_, soon()));
@@ -112,12 +118,14 @@ class Shard {
     scale_rows(drows);
     MUSTER_RETURN_IF_ERROR(dispatch_backward(
         routing_, plan_, drows, kDim, g.dx.data() + first_token_ * kDim, ep_, soon()));
-    router_backward(
-        routing_,
-        scores_.data(),
-        gates_.data(),
-        dgates.data(),
-        g.dlogits.data() + first_token_ * kExperts);
+    route_backward<double>(
+        kRouter,
+        tokens_,
+        scores_,
+        routing_.expert,
+        gates_,
+        dgates,
+        {g.dlogits.data() + first_token_ * kExperts, scores_.size()});
     return {};
   }
 
@@ -183,8 +191,7 @@ TEST(Dispatch, CombineMixesScaledTokens) {
   Routing routing;
   Values scores(model.logits.size());
   Values gates(kTokens * kTopK);
-  router_forward<double>(
-      model.logits.data(), nullptr, kTokens, kExperts, kTopK, scores.data(), gates.data(), routing);
+  choose(model.logits, scores, gates, routing);
   for (std::size_t t = 0; t < kTokens; ++t) {
     double factor = 0;
     for (std::size_t c = t * kTopK; c < (t + 1) * kTopK; ++c) {

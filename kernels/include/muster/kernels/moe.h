@@ -1,4 +1,4 @@
-// Mixture of experts: router, and the movement of tokens to their experts and back.
+// Mixture of experts: the movement of tokens to their experts and back by an ordinary all-to-all.
 #pragma once
 
 #include <muster/comm/communicator.h>
@@ -10,10 +10,7 @@
 
 namespace muster::kernels {
 
-// Softmax router. scores = softmax(logits[t, experts]); the top_k experts by scores + bias are
-// taken (ties: lower expert id), the gates are the *unbiased* scores of the chosen, renormalised to
-// sum 1. `bias` [experts] may be null (aux-loss-free balancing, arXiv 2408.15664). NaN logits give
-// NaN gates, and still distinct experts in range. top_k <= experts.
+// Which experts the tokens of a rank chose (kernels/ep/router.h).
 struct Routing {
   std::int64_t tokens{0};
   std::int64_t experts{0};
@@ -21,23 +18,6 @@ struct Routing {
   std::vector<std::int32_t> expert;  // [tokens, top_k]
   std::vector<std::int64_t> counts;  // [experts] rows routed by this rank
 };
-
-// gates and scores: [tokens, top_k] and [tokens, experts], caller's memory.
-template <typename T>
-void router_forward(
-    const T* logits,
-    const T* bias,
-    std::int64_t tokens,
-    std::int64_t experts,
-    std::int64_t top_k,
-    T* scores,
-    T* gates,
-    Routing& routing);
-
-// dlogits overwritten, from dgates[tokens, top_k]. The choice itself has no gradient.
-template <typename T>
-void router_backward(
-    const Routing& routing, const T* scores, const T* gates, const T* dgates, T* dlogits);
 
 // Where every (token, choice) row goes and comes from; made once per forward, used by backward.
 // Experts are placed in contiguous equal ranges: expert e lives on rank e / (experts / ranks).
