@@ -1,15 +1,21 @@
 #include "src/step_reader.h"
 
 #include "src/keys.h"
-#include "src/schema_table.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <map>
 #include <span>
+#include <unordered_map>
+#include <utility>
 
 namespace muster::store {
+
+namespace {
+
+constexpr std::size_t kColumnsKept = 256;  // Senders of a job, with room for another.
+
+}  // namespace
 
 Expected<StepValues> StepReader::read(
     std::int64_t run_id, const std::string& metric, std::int64_t generation, std::int64_t step) {
@@ -100,10 +106,10 @@ Expected<bool> StepReader::read_frame(
     return false;
   }
   MUSTER_ASSIGN_OR_RETURN(
-      const std::vector<SchemaColumn> columns,
-      read_columns(connection_, select->integer(0), run_id, sender.rank));
-  std::map<std::int64_t, std::size_t> offsets;  // By series.
-  for (const SchemaColumn& column : columns) {
+      const std::vector<SchemaColumn>* columns,
+      columns_of(select->integer(0), run_id, sender.rank));
+  std::unordered_map<std::int64_t, std::size_t> offsets;  // By series.
+  for (const SchemaColumn& column : *columns) {
     offsets.emplace(column.series_id, column.position * sizeof(float));
   }
   const std::span<const std::byte> samples = select->blob(1);
@@ -120,6 +126,21 @@ Expected<bool> StepReader::read_frame(
     value.present = true;
   }
   return true;
+}
+
+Expected<const std::vector<SchemaColumn>*> StepReader::columns_of(
+    std::int64_t schema_id, std::int64_t run_id, std::int64_t rank) {
+  const std::tuple key{schema_id, run_id, rank};
+  auto found = columns_.find(key);
+  if (found == columns_.end()) {
+    MUSTER_ASSIGN_OR_RETURN(
+        std::vector<SchemaColumn> columns, read_columns(connection_, schema_id, run_id, rank));
+    if (columns_.size() >= kColumnsKept) {
+      columns_.clear();
+    }
+    found = columns_.emplace(key, std::move(columns)).first;
+  }
+  return &found->second;
 }
 
 Status StepReader::read_chunks(const Sender& sender, StepValues& found) {

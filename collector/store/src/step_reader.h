@@ -4,11 +4,15 @@
 
 #include "src/chunk_codec.h"
 #include "src/connection.h"
+#include "src/schema_table.h"
 
 #include <muster/store/query.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace muster::store {
@@ -37,8 +41,15 @@ class StepReader {
       const Sender& sender, std::int64_t run_id, StepValues& found);
   [[nodiscard]] Status read_chunks(const Sender& sender, StepValues& found);
 
+  // The columns of a schema as a sender's frames have them; they never change once they are there.
+  [[nodiscard]] Expected<const std::vector<SchemaColumn>*> columns_of(
+      std::int64_t schema_id, std::int64_t run_id, std::int64_t rank);
+
   Connection& connection_;
   ChunkCodec codec_;
+  // By schema, run and sender. A page that follows a run asks for the same ones again and again.
+  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, std::vector<SchemaColumn>>
+      columns_;
   // Of the read in progress.
   std::vector<Sender> senders_;
   std::vector<std::int64_t> slots_;  // [values]

@@ -25,6 +25,7 @@ export interface MatrixOptions {
 
 const CHOICE = "step"; // of the view: one step for all matrices, none while they follow the run
 const FOLLOW_MS = 500;
+const FOLLOW_SHARE = 4; // at most every so many times as often as an answer takes
 const SETTLE_MS = 250;
 
 export class MatrixPanel extends Panel {
@@ -42,6 +43,7 @@ export class MatrixPanel extends Panel {
   private failure = "";
   private busy = false;
   private askedAt = -Infinity;
+  private answeredMs = 0; // how long the last answer took
   private timer = 0;
   private settle = 0;
   private sliding: number | null = null;
@@ -87,7 +89,7 @@ export class MatrixPanel extends Panel {
     const key = step === null ? `newest ${generation} ${model.run.last_step}` : `${generation} ${step}`;
     const frozen = view.paused && step === null && this.answer !== null;
     if (this.busy || key === this.shown || frozen) return;
-    const early = step === null && this.answer !== null ? this.askedAt + FOLLOW_MS - performance.now() : 0;
+    const early = step === null && this.answer !== null ? this.askedAt + Math.max(FOLLOW_MS, FOLLOW_SHARE * this.answeredMs) - performance.now() : 0;
     if (early > 0) {
       window.clearTimeout(this.timer);
       this.timer = window.setTimeout(() => this.isVisible && this.paint(), early);
@@ -103,6 +105,7 @@ export class MatrixPanel extends Panel {
       },
       (error: Error) => { this.failure = error.message; }).finally(() => {
       this.busy = false;
+      this.answeredMs = performance.now() - this.askedAt;
       this.shown = key;
       this.paint();
     });
