@@ -58,6 +58,7 @@ class BalancedLayer final : public ExpertLayer {
       const Movement movement{*this};
       static_cast<void>(parts_.exchange.take_event(plan_));  // what an abandoned pass left
       MUSTER_RETURN_IF_ERROR(named(parts_.exchange.make_plan(choices, plan_, deadline)));
+      MUSTER_RETURN_IF_ERROR(named(check_slots()));
       MUSTER_RETURN_IF_ERROR(named(parts_.exchange.dispatch(plan_, x, gates, received, deadline)));
       MUSTER_RETURN_IF_ERROR(fetch_experts(deadline));
       keep(received);
@@ -96,6 +97,20 @@ class BalancedLayer final : public ExpertLayer {
 
  private:
   [[nodiscard]] Status named(const Status& status) const { return status.context(memory_.name); }
+
+  // Gradients of an expert that is read from home have no slot to gather in. Every rank has the
+  // same plan and says the same.
+  [[nodiscard]] Status check_slots() const {
+    const std::int64_t without = plan_.statistics.overflow_groups;
+    if (without == 0) {
+      return {};
+    }
+    return failed_precondition(
+        "the plan leaves " + std::to_string(without) + " experts without one of the " +
+        std::to_string(plan_.shape.slot_count()) +
+        " slots, and training needs one for each; give homes_max times " +
+        std::to_string(plan_.shape.local_experts()) + " slots, or homes_max 1");
+  }
 
   // The slots hold the experts of one layer and one plan: a forward pass always fetches, backward
   // unless nobody else did in between. All ranks go through the layers in the same order and agree.

@@ -140,6 +140,30 @@ TEST(ExpertLayer, PaddingCompactRowsAndToleranceChangeNoResult) {
   }
 }
 
+TEST(ExpertLayer, RanksOfUnequalSpeedHaveTheSameResults) {
+  for (const Family& family : families()) {
+    LayerCase layer = make_case(family);
+    layer.balance.speeds = {1.1, 1.0, 0.95, 0.95};
+    EXPECT_LT(deviation_of(layer, LayerKind::kBalanced).relative, kTolerance) << family.name;
+  }
+}
+
+TEST(ExpertLayer, RefusesAPlanWithMoreForeignExpertsThanSlotsBeforeAnythingIsComputed) {
+  // A fast rank without rows of its own needs experts of three homes; it has slots for one.
+  LayerCase layer = make_case(
+      {"nothing of rank 0", [](const LayerCase& c, int rank, std::int64_t token, int choice) {
+         const int local = c.experts / c.ranks;
+         return local + static_cast<int>((rank + token * 5 + choice) % (c.experts - local));
+       }});
+  layer.balance.speeds = {4, 1, 1, 1};
+  layer.balance.homes_max = 3;
+  const LayerInputs inputs = make_inputs(layer);
+  Status status;
+  static_cast<void>(run_layer(layer, inputs, LayerKind::kBalanced, status));
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("homes_max"));
+}
+
 TEST(ExpertLayer, OfOneRankNeedsNobody) {
   LayerCase layer = make_case(families().front());
   layer.ranks = 1;
