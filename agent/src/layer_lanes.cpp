@@ -117,7 +117,11 @@ void encode_layer_maxima(const LaneLayout& layout, const LocalLanes& lanes, Lane
     for (const auto field : kMobaBounds) {
       const std::vector<double>& bounds = moba.*field;
       for (std::size_t head = 0; head < heads; ++head) {
-        out.raw(bounds.empty() ? kAbsent : bounds[head]);
+        if (bounds.empty()) {
+          out.raw(kAbsent);
+        } else {
+          out.raw(bounds[head]);
+        }
       }
     }
   }
