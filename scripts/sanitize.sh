@@ -6,9 +6,10 @@ cd "$(dirname "$0")/.."
 
 # Parsers of peers' and disks' bytes, index arithmetic, C libraries.
 address=(common_test wire_test fuzz_test checkpoint_test store_test policy_test optimizer_test optimizer_runtime_test
-  kernels_test newton_schulz_test)
-# Ring and mailbox, ranks as threads, I/O thread against training thread.
-thread=(common_test agent_test agent_parts_test agent_uplink_test comm_contract_test)
+  kernels_test newton_schulz_test flash_attention_test moba_test context_parallel_test)
+# Ring and mailbox, ranks as threads, I/O thread against training thread, threads of a kernel.
+thread=(common_test agent_test agent_parts_test agent_uplink_test comm_contract_test
+  flash_attention_test moba_test context_parallel_test)
 
 run() {
   local preset=$1

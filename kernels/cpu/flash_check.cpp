@@ -47,6 +47,9 @@ Status check_heads(const AttentionProblem& problem) {
   return {};
 }
 
+// More than a host has; beyond it the system may not give them, and there is no answer to that.
+constexpr int kMostThreads = 1024;
+
 Status check_numbers(const AttentionProblem& problem) {
   if (!std::isfinite(problem.scale)) {
     return invalid_argument("attention: scale must be finite");
@@ -61,9 +64,10 @@ Status check_numbers(const AttentionProblem& problem) {
       problem.type != AttentionType::kFloat64) {
     return invalid_argument("attention: type is none of fp32, bf16 and fp64");
   }
-  if (problem.threads < 1) {
+  if (problem.threads < 1 || problem.threads > kMostThreads) {
     return invalid_argument(
-        "attention: threads is " + number(problem.threads) + ", it must be at least 1");
+        "attention: threads is " + number(problem.threads) +
+        ", it must be at least 1 and at most " + number(kMostThreads));
   }
   return {};
 }

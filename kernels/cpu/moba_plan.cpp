@@ -57,9 +57,9 @@ Status check_numbers(const AttentionProblem& problem) {
         "bias must be null: the gate scores blocks by their mean keys and cannot see it; use full "
         "attention for this layer");
   }
-  if (problem.threads < 1) {
+  if (problem.threads < 1 || problem.threads > 1024) {  // as in full attention
     return invalid_argument(
-        "threads is " + std::to_string(problem.threads) + ", must be at least 1");
+        "threads is " + std::to_string(problem.threads) + ", must be at least 1 and at most 1024");
   }
   if (problem.type != AttentionType::kFloat32 && problem.type != AttentionType::kBFloat16 &&
       problem.type != AttentionType::kFloat64) {

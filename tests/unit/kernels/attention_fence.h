@@ -17,6 +17,14 @@
 
 namespace muster::kernels::test {
 
+// Under a sanitizer a suite shall not take minutes. What it looks for, memory and races, shows in a
+// few cases of a kind as in many; the numbers of the others are for the release build to check.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 inline std::uint16_t bf16_of(double value) {
   const auto narrow = static_cast<float>(value);
   std::uint32_t bits = 0;

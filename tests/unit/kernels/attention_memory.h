@@ -1,6 +1,8 @@
 // Resident memory of a call.
 #pragma once
 
+#include "attention_fence.h"
+
 #include <cstdint>
 #include <fstream>
 #include <functional>
@@ -19,18 +21,17 @@ inline std::int64_t status_kib(const std::string& name) {
   return -1;
 }
 
-// Bytes by which resident memory rose at most while `work` ran; -1 where that cannot be known:
-// under a sanitizer, whose own memory would count, or without the system's peak counter.
+// Bytes by which resident memory rose at most while `work` ran. -1, and `work` did not run, where
+// that cannot be known: under a sanitizer, whose own memory would count, or without the system's
+// peak counter.
 inline std::int64_t peak_growth(const std::function<void()>& work) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  work();
-  return -1;
-#else
+  if (kSanitized) {
+    return -1;
+  }
   {
     std::ofstream reset("/proc/self/clear_refs");
     reset << 5 << std::flush;  // sets the peak to what is resident now
     if (!reset) {
-      work();
       return -1;
     }
   }
@@ -38,7 +39,6 @@ inline std::int64_t peak_growth(const std::function<void()>& work) {
   work();
   const std::int64_t peak = status_kib("VmHWM");
   return before < 0 || peak < 0 ? -1 : (peak - before) * 1024;
-#endif
 }
 
 }  // namespace muster::kernels::test

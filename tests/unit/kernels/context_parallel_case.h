@@ -1,6 +1,7 @@
 // One attention layer over packed sequences, on one rank and spread over ranks that are threads.
 #pragma once
 
+#include "attention_fence.h"
 #include "numbers.h"
 
 #include <muster/comm/backends.h>

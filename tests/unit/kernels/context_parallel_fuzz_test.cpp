@@ -64,7 +64,7 @@ double relative(const Floats& a, const Floats& b) {
 }
 
 TEST(ContextFuzz, RandomCallsGiveWhatOneRankGives) {
-  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+  for (std::uint64_t seed = 1; seed <= (test::kSanitized ? 40 : 300); ++seed) {
     const ContextCase c = random_case(seed);
     SCOPED_TRACE(c.name() + ", case " + std::to_string(seed));
     const ContextNumbers n(c);
@@ -94,7 +94,7 @@ TEST(ContextDeterminism, RepeatsAreEqualBitForBit) {
       const ContextNumbers n(c);
       const ContextResult first = run_spread(c, n);
       ASSERT_TRUE(first.status.ok()) << first.status.to_string();
-      for (int repeat = 0; repeat < 10; ++repeat) {
+      for (int repeat = 0; repeat < (test::kSanitized ? 2 : 10); ++repeat) {
         const ContextResult again = run_spread(c, n);
         EXPECT_EQ(again.out, first.out);
         EXPECT_EQ(again.lse, first.lse);

@@ -105,6 +105,8 @@ TEST(FlashArguments, ScaleAndSoftcapMustBeNumbers) {
   p = sound();
   p.threads = 0;
   expect_refused(p, "threads", "at least 1");
+  p.threads = 1 << 20;
+  expect_refused(p, "threads", "at most 1024");
 }
 
 TEST(FlashArguments, StridesWithWhichRowsOverlapAreRefused) {

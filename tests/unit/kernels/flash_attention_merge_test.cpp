@@ -145,12 +145,7 @@ Bits<E> bits_of(AttentionRun<E>& run) {
       run.out.copy(), run.dq.copy(), run.dk.copy(), run.dv.copy(), run.lse.copy(), run.max_logit};
 }
 
-// Nothing else could differ in a slower run.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kRepeats = 2;
-#else
-constexpr int kRepeats = 50;
-#endif
+constexpr int kRepeats = test::kSanitized ? 2 : 50;
 
 template <typename E>
 void expect_equal_bits() {

@@ -116,7 +116,7 @@ FuzzCase shrink(FuzzCase failing, const std::function<bool(const FuzzCase&)>& fa
 
 TEST(MobaFuzz, RandomProblemsAgreeWithTheOracle) {
   constexpr std::uint64_t kFirst = 1000;
-  constexpr std::uint64_t kCases = 150;
+  constexpr std::uint64_t kCases = kSanitized ? 75 : 150;
   for (std::uint64_t seed = kFirst; seed < kFirst + kCases; ++seed) {
     const FuzzCase random = random_case(seed);
     if (random.error().empty()) {

@@ -287,6 +287,7 @@ TEST(MobaArguments, OfSizesThatCannotBeAreNamed) {
   refuse("scale", [](Call& c) { c.problem.scale = std::nan(""); });
   refuse("softcap", [](Call& c) { c.problem.softcap = -1; });
   refuse("threads", [](Call& c) { c.problem.threads = 0; });
+  refuse("threads", [](Call& c) { c.problem.threads = 1 << 20; });
   refuse("bias must be null", [](Call& c) { c.problem.bias = c.q.data(); });
   refuse("block", [](Call& c) { c.options.block = 0; });
   refuse("top_k", [](Call& c) { c.options.top_k = 0; });

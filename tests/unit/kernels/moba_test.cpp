@@ -340,6 +340,37 @@ TEST(Moba, PrefillInChunksAndDecodingGiveTheBitsOfOnePrefill) {
   }
 }
 
+// A step appends a key: only the mean of the last block is worked out, from its own keys.
+TEST(Moba, DecodingKeepsTheMeansOfCompleteBlocks) {
+  const MobaSetup whole = setup_of({70}, 8, 3, 1);
+  MobaNumbers numbers = random_numbers(whole, 103);
+  numbers.dout.clear();
+  const auto once = run_moba<float>(whole, numbers);
+  const auto k = elements<float>(numbers.k);
+  std::vector<float> means;
+  for (std::int64_t keys = 1; keys <= 70; ++keys) {
+    const std::int64_t first = (keys - 1) / 8 * 8;
+    const std::vector<std::int64_t> last_block{0, keys - first};
+    const AttentionProblem problem =
+        problem_of(whole, AttentionType::kFloat32, last_block, last_block);
+    means.resize(static_cast<std::size_t>((keys + 7) / 8 * 16));
+    const auto mean = std::span(means).last(16);
+    ASSERT_TRUE(moba_block_means(problem, whole.options, {k.data() + first * 16}, mean, {}).ok());
+    MobaSetup step = whole;
+    step.query_lengths = {1};
+    step.key_lengths = {keys};
+    step.options.whole_length = 70;
+    const MobaNumbers part{
+        rows_of(numbers.q, keys - 1, keys, 16),
+        rows_of(numbers.k, 0, keys, 16),
+        rows_of(numbers.v, 0, keys, 16),
+        {}};
+    const auto run = run_moba<float>(step, part, {}, means);
+    ASSERT_TRUE(run.status.ok()) << run.status.to_string();
+    EXPECT_EQ(doubles(run.out), rows_of(doubles(once.out), keys - 1, keys, 16)) << keys;
+  }
+}
+
 TEST(Moba, QueriesBeforeTheFirstKeySeeNothing) {
   MobaSetup setup = setup_of({90, 70}, 8, 3);
   setup.key_lengths = {60, 70};
