@@ -31,6 +31,7 @@ namespace {
 constexpr int kRanks = 2;
 constexpr int kTurns = 15;
 constexpr std::int64_t kHidden = 2048;
+constexpr std::size_t kCopyBytes = std::size_t{32} << 20;
 
 struct Workload {
   const char* name;
@@ -113,8 +114,8 @@ class Bench {
       double copy_rows = 0;
       double dispatch = 0;
       double combine = 0;
-      MUSTER_RETURN_IF_ERROR(time(copy, [&] { return copy_whole(x, x.size()); }));
-      MUSTER_RETURN_IF_ERROR(time(copy_rows, [&] { return copy_whole(x, kHidden * 2); }));
+      MUSTER_RETURN_IF_ERROR(time(copy, [&] { return copy_all(kCopyBytes); }));
+      MUSTER_RETURN_IF_ERROR(time(copy_rows, [&] { return copy_all(kHidden * 2); }));
       static_cast<void>(exchange.take_event(plan));
       MUSTER_RETURN_IF_ERROR(
           time(dispatch, [&] { return exchange.dispatch(plan, x, gates, received, soon()); }));
@@ -132,7 +133,7 @@ class Bench {
       measured.wire_bytes = static_cast<std::int64_t>(most[0]);
       measured.all_bytes = static_cast<std::int64_t>(most[1]);
       if (turn >= 0) {
-        measured.memcpy_rate.push_back(static_cast<double>(x.size()) / std::min(copy, copy_rows));
+        measured.memcpy_rate.push_back(static_cast<double>(kCopyBytes) / std::min(copy, copy_rows));
         measured.dispatch_s.push_back(dispatch);
         measured.combine_s.push_back(combine);
       }
@@ -141,10 +142,10 @@ class Bench {
   }
 
  private:
-  // All of x into the peer's chunk, `piece` bytes at a time.
-  Status copy_whole(const std::vector<std::byte>& x, std::size_t piece) {
-    for (std::size_t i = 0; i < x.size(); i += piece) {
-      std::memcpy(heap_.pointer(1 - ranks_.rank(), target_ + i), x.data() + i, piece);
+  // Into the peer's chunk, `piece` bytes at a time.
+  Status copy_all(std::size_t piece) {
+    for (std::size_t i = 0; i < kCopyBytes; i += piece) {
+      std::memcpy(heap_.pointer(1 - ranks_.rank(), target_ + i), source_.data() + i, piece);
     }
     return heap_.barrier("copy", soon());
   }
@@ -162,6 +163,7 @@ class Bench {
   comm::Communicator& ranks_;
   comm::SymmetricHeap& heap_;
   std::size_t target_;
+  std::vector<std::byte> source_{kCopyBytes, std::byte{0x3F}};
 };
 
 std::string report(const Workload& workload, const Measured& measured) {
@@ -198,14 +200,13 @@ std::string report(const Workload& workload, const Measured& measured) {
 }
 
 Status run_rank(comm::Communicator& ranks, std::string& reports) {
-  constexpr std::size_t kTarget = std::size_t{8192} * kHidden * 2;
-  std::size_t bytes = kTarget + comm::kSymmetricGranularity;
+  std::size_t bytes = kCopyBytes + comm::kSymmetricGranularity;
   for (const Workload& workload : kWorkloads) {
     bytes += EpExchange::heap_bytes(options_of(workload));
   }
   MUSTER_ASSIGN_OR_RETURN(auto heap, comm::SymmetricHeap::create(ranks, bytes, soon()));
   MUSTER_ASSIGN_OR_RETURN(
-      const std::size_t target, heap->allocate(kTarget, comm::kSymmetricGranularity));
+      const std::size_t target, heap->allocate(kCopyBytes, comm::kSymmetricGranularity));
   Bench bench{ranks, *heap, target};
   for (const Workload& workload : kWorkloads) {
     MUSTER_ASSIGN_OR_RETURN(
