@@ -223,24 +223,24 @@ Status run_rank(comm::Communicator& ranks, std::string& reports) {
 }  // namespace muster::kernels
 
 int main() {
-  using namespace muster;
-  const std::string session = "bench-ep-" + random_hex_id();
-  const auto reports = test::run_ranks(
-      kernels::kRanks,
+  const std::string session = "bench-ep-" + muster::random_hex_id();
+  const auto reports = muster::test::run_ranks(
+      muster::kernels::kRanks,
       [&](int rank) {
-        comm::ConnectOptions options;
+        muster::comm::ConnectOptions options;
         options.rank = rank;
-        options.size = kernels::kRanks;
+        options.size = muster::kernels::kRanks;
         options.session = session;
-        auto ranks = comm::connect_shm(options, kernels::soon());
+        auto ranks = muster::comm::connect_shm(options, muster::kernels::soon());
         std::string text;
-        const Status status = ranks ? kernels::run_rank(**ranks, text) : ranks.status();
+        const muster::Status status =
+            ranks ? muster::kernels::run_rank(**ranks, text) : ranks.status();
         return status.ok() ? text : text + status.to_string() + "\n";
       },
       std::chrono::seconds{120});
   std::printf(
       "2 processes, rows of %lld bf16\n%s",
-      static_cast<long long>(kernels::kHidden),
+      static_cast<long long>(muster::kernels::kHidden),
       reports.at(0).c_str());
   return 0;
 }

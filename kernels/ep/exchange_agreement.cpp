@@ -99,7 +99,7 @@ Record Exchange::record(Operation operation, std::uint64_t hash) const {
 
 Status Exchange::barrier(std::string_view phase, Deadline deadline) {
   const auto start = std::chrono::steady_clock::now();
-  const Status status = heap_.barrier(
+  Status status = heap_.barrier(
       phase, deadline, std::span{event_.wait_ns}.first(static_cast<std::size_t>(ranks_)));
   waited_ns_ += std::chrono::nanoseconds{std::chrono::steady_clock::now() - start}.count();
   pulled_ = false;

@@ -32,9 +32,10 @@ std::uint64_t hash_of(const EpPlan& plan, const EpLayerMemory& layer) {
 template <typename Visit>
 void Exchange::for_slots(const EpPlan& plan, const Visit& visit) const {
   const int slots = options_.shape.slot_count();
+  std::size_t cell = 0;
   for (int peer = 0; peer < ranks_; ++peer) {
     for (int slot = 0; slot < slots; ++slot) {
-      const int expert = plan.slot_experts[static_cast<std::size_t>(peer * slots + slot)];
+      const int expert = plan.slot_experts[cell++];
       if (expert >= 0) {
         visit(expert, peer, slot);
       }

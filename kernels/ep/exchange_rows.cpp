@@ -59,7 +59,7 @@ constexpr std::size_t kBlock = 128;
 
 [[gnu::always_inline]] inline void sum_block(
     float* to, const RowList<float>& list, std::size_t begin, std::size_t count) {
-  std::array<float, kBlock> sums;
+  std::array<float, kBlock> sums;  // NOLINT(*-member-init): written below, as far as it is read
   for (std::size_t i = 0; i < count; ++i) {
     sums[i] = list.rows[0][begin + i];
   }
@@ -76,7 +76,7 @@ constexpr std::size_t kBlock = 128;
 
 [[gnu::always_inline]] inline void sum_block(
     std::uint16_t* to, const RowList<std::uint16_t>& list, std::size_t begin, std::size_t count) {
-  std::array<float, kBlock> sums;
+  std::array<float, kBlock> sums;  // NOLINT(*-member-init): written below, as far as it is read
   for (std::size_t i = 0; i < count; ++i) {
     sums[i] = to_float(list.rows[0][begin + i]);
   }

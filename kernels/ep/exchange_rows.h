@@ -40,7 +40,7 @@ void narrow(std::uint16_t* to, const float* from, std::size_t count);
 // Of one token: at most kEpTopKMax rows.
 template <typename T>
 struct RowList {
-  std::array<const T*, kEpTopKMax> rows;
+  std::array<const T*, kEpTopKMax> rows{};
   std::size_t size{0};
 
   void push(const T* row) { rows[size++] = row; }

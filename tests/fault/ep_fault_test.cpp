@@ -18,7 +18,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using std::chrono::steady_clock;
 
 constexpr int kRanks = 3;
 constexpr int kVictim = 1;

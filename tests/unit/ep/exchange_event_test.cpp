@@ -85,7 +85,7 @@ void expect_plan_fields(
   for (int d = 0; d < ranks; ++d) {
     padding += ep_rows_of(plan, d);
     for (int e = 0; e < test.shape.experts; ++e) {
-      const auto at = plan.rows[static_cast<std::size_t>(d * test.shape.experts + e)];
+      const auto at = plan.rows[static_cast<std::size_t>(std::int64_t{d} * test.shape.experts + e)];
       if (at > 0 && e / local != d) {
         moved += at;
         ++copies;

@@ -148,7 +148,8 @@ int ExpertSetup::group_of_slot(int slot) const {
 }
 
 int ExpertSetup::slot_expert(const EpPlan& of, int peer, int slot) const {
-  return of.slot_experts[static_cast<std::size_t>(peer * test.shape.slot_count() + slot)];
+  return of
+      .slot_experts[static_cast<std::size_t>(std::int64_t{peer} * test.shape.slot_count() + slot)];
 }
 
 void ExpertSetup::fill_home_gradients(int layer) const {

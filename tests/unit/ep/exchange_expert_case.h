@@ -17,9 +17,9 @@ namespace muster::kernels::testing {
 struct ExpertSetup {
   // Fails into `error`.
   ExpertSetup(
-      Member& member,
-      const MoveCase& test,
-      FloatType weight_type,
+      Member& owner,
+      const MoveCase& of,
+      FloatType type,
       int layer_count,
       bool entry_barriers = true);
 
@@ -39,18 +39,18 @@ struct ExpertSetup {
 
   [[nodiscard]] std::vector<std::byte> encoded(int layer, std::size_t projection, int expert) const;
   [[nodiscard]] int group_of_slot(int slot) const;
-  [[nodiscard]] int slot_expert(const EpPlan& plan, int peer, int slot) const;
+  [[nodiscard]] int slot_expert(const EpPlan& of, int peer, int slot) const;
 
   void fill_home_gradients(int layer) const;
   // Adds slot_gradient to the gradients of this rank's used slots, through the layer's view.
-  void add_slot_gradients(int layer, const EpPlan& plan) const;
+  void add_slot_gradients(int layer, const EpPlan& of) const;
   // Every byte of this rank's slots, weights and gradients.
   void fill_slots(int byte) const;
 
   // Whether this rank's slots hold the plan's experts of the layer.
-  void expect_slots_hold(Findings& findings, const EpPlan& plan, int layer) const;
+  void expect_slots_hold(Findings& findings, const EpPlan& of, int layer) const;
   // Whether home gradients are home first, then by rank and slot, bit by bit; `times` reductions.
-  void expect_reduced(Findings& findings, const EpPlan& plan, int layer, int times) const;
+  void expect_reduced(Findings& findings, const EpPlan& of, int layer, int times) const;
 
   Member& member;
   MoveCase test;

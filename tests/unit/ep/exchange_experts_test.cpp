@@ -158,7 +158,8 @@ TEST(ExpertOverflow, GroupsWithoutASlotReadTheirHomeAndRefuseGradients) {
         findings.expect(setup.plan.statistics.overflow_groups > 0, "the case has no overflow");
         findings.expect(setup.exchange->prefetch(setup.plan, setup.layers[0], soon()), "prefetch");
         for (int e = 0; e < test.shape.experts; ++e) {
-          const auto cell = static_cast<std::size_t>(member.rank() * test.shape.experts + e);
+          const auto cell =
+              static_cast<std::size_t>(std::int64_t{member.rank()} * test.shape.experts + e);
           if (setup.plan.rows[cell] > 0) {
             const auto held = setup.weights_of_group(0, 1, setup.plan.groups[cell]);
             const auto wanted = setup.encoded(0, 1, e);

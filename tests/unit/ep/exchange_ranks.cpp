@@ -22,7 +22,7 @@ Status WatchedHeap::barrier(
     hook_(phase);
   }
   std::vector<std::int64_t> own(static_cast<std::size_t>(size()));
-  const Status status = heap_->barrier(phase, deadline, own);
+  Status status = heap_->barrier(phase, deadline, own);
   waited_.resize(own.size());
   for (std::size_t r = 0; r < own.size(); ++r) {
     waited_[r] += own[r];

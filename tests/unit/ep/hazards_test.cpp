@@ -202,12 +202,12 @@ TEST(Hazard5, ARankWithFewerTokensAddsNoneToAnyExpert) {
   std::vector<std::int32_t> wanted(18, 0);
   for (int r = 0; r < 3; ++r) {
     for (const std::int32_t expert : choices_of(test, r)) {
-      ++wanted[static_cast<std::size_t>(r * 6 + expert)];
+      ++wanted[static_cast<std::size_t>(r) * 6 + static_cast<std::size_t>(expert)];
     }
   }
   expect_each_moves(test, [&](Mover& mover, int, Findings& findings) {
     findings.expect(mover.plan.counts == wanted, "counts");
-    findings.expect(mover.plan.statistics.rows == (24 + 5) * 2, "rows");
+    findings.expect(mover.plan.statistics.rows == std::int64_t{24 + 5} * 2, "rows");
   });
 }
 
@@ -218,7 +218,7 @@ TEST(Hazard6, AGroupInASlotReadsTheSlotAndNotTheHome) {
     const int rank = setup.member.rank();
     const int experts = setup.test.shape.experts;
     for (int e = 0; e < experts; ++e) {
-      const auto cell = static_cast<std::size_t>(rank * experts + e);
+      const auto cell = static_cast<std::size_t>(std::int64_t{rank} * experts + e);
       if (setup.plan.rows[cell] == 0 || e / setup.test.shape.local_experts() == rank) {
         continue;
       }
