@@ -120,6 +120,8 @@ Status Demo::create_launcher() {
       std::to_string(options_.checkpoint_interval),
       "--attention",
       options_.attention,
+      "--ep",
+      "muster",
       "--qk-clip-tau",
       "100",
       "--inject-nan",
@@ -151,6 +153,7 @@ Status Demo::start() {
   std::printf(
       "muster demo: %d ranks train a mixture-of-experts language model on %s\n"
       "  attention   %s\n"
+      "  experts     the same work on every rank; busy ones are copied for the step (--ep muster)\n"
       "  dashboard   %s\n"
       "  logs        %s\n"
       "  planned     NaN gradient on rank %d at step %lld, kill -9 of rank %d at step %lld\n\n",
