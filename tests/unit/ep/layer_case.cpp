@@ -204,6 +204,7 @@ class RankRun {
     options.exchange.balance = layer_.balance;
     options.exchange.hidden = layer_.hidden;
     options.exchange.type = layer_.type;
+    options.exchange.numerics = layer_.numerics;
     options.ffn = layer_.ffn;
     return options;
   }

@@ -21,6 +21,7 @@ struct LayerCase {
   bool compact{false};
   EpBalance balance{};
   FloatType type{FloatType::kFloat32};
+  EpNumerics numerics{EpNumerics::kPlain};
   // Expert of choice `choice` of token `token` of rank `rank`.
   std::function<int(int rank, std::int64_t token, int choice)> route;
   std::uint64_t seed{1};

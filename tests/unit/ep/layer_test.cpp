@@ -102,8 +102,11 @@ TEST(ExpertLayer, InBf16StaysWithinItsRounding) {
     LayerCase layer = make_case(family);
     layer.type = FloatType::kBFloat16;
     layer.hidden = 64;
-    const Deviation worst = deviation_of(layer, LayerKind::kBalanced);
-    EXPECT_LT(worst.relative, kTolerance16) << family.name << ": " << worst.where;
+    for (const EpNumerics numerics : {EpNumerics::kPlain, EpNumerics::kWireExact}) {
+      layer.numerics = numerics;
+      const Deviation worst = deviation_of(layer, LayerKind::kBalanced);
+      EXPECT_LT(worst.relative, kTolerance16) << family.name << ": " << worst.where;
+    }
   }
 }
 
