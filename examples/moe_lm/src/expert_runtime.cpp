@@ -82,12 +82,14 @@ Status ExpertRuntime::open_trace() {
   if (options_.experts.trace.empty()) {
     return {};
   }
-  MUSTER_ASSIGN_OR_RETURN(
-      trace_,
-      kernels::EpTraceWriter::open(
-          options_.experts.trace.string() + ".rank-" + std::to_string(ranks_.rank()),
-          {layer_.exchange.shape, layer_.exchange.balance},
-          {}));
+  auto opened = kernels::EpTraceWriter::open(
+      options_.experts.trace.string() + ".rank-" + std::to_string(ranks_.rank()),
+      {layer_.exchange.shape, layer_.exchange.balance},
+      {});
+  if (!opened) {
+    return opened.status().context("--ep-trace");
+  }
+  trace_ = std::move(*opened);
   return {};
 }
 
