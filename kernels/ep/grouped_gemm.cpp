@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 namespace muster::kernels {
@@ -138,6 +139,20 @@ std::int64_t even_share(std::int64_t count, std::int64_t parts, std::int64_t pan
   return (share + panel - 1) / panel * panel;
 }
 
+// Blocks if every group had rows, so that a call with other groups needs no more memory.
+std::int64_t most_blocks(
+    const GroupedProblem& problem, const Shape& shape, const GemmTable& table) {
+  const std::int64_t groups = std::ssize(problem.groups.begins);
+  const std::int64_t most = block_rows(table);
+  if (shape.rows != 0) {
+    return groups * ((shape.rows + most - 1) / most);
+  }
+  return groups +
+         std::accumulate(
+             problem.groups.group_rows.begin(), problem.groups.group_rows.end(), std::int64_t{0}) /
+             most;
+}
+
 // Blocks of all groups, the most work first.
 void make_tasks(
     const GroupedProblem& problem,
@@ -147,6 +162,7 @@ void make_tasks(
   const std::int64_t parts = column_parts(problem, shape, table);
   const std::int64_t width = even_share(shape.columns, parts, table.right_lines);
   tasks.clear();
+  tasks.reserve(static_cast<std::size_t>(most_blocks(problem, shape, table) * parts));
   for (std::int64_t g = 0; g < std::ssize(problem.groups.begins); ++g) {
     const std::int64_t rows = shape_of(problem, shape, g).rows;
     const std::int64_t blocks = (rows + block_rows(table) - 1) / block_rows(table);

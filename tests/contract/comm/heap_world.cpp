@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <sstream>
 
 namespace muster::comm {
@@ -43,6 +44,9 @@ std::string with_heap(
 }
 
 Footprint footprint() {
+  // Ranks that are threads would count each other's descriptors of this very look.
+  static std::mutex looking;
+  const std::scoped_lock lock{looking};
   Footprint found;
   for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd"}) {
     std::error_code ignored;  // The iterator's own descriptor goes while we look.

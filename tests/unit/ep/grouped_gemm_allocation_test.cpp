@@ -1,52 +1,11 @@
 // Grouped products keep their memory: after the first call of a size this binary, which counts its
 // allocations, makes none.
+#include "allocation_count.h"
 #include "grouped_gemm_case.h"
 
 #include <gtest/gtest.h>
 
 #include <malloc.h>
-
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
-namespace {
-
-std::atomic<long> allocations{0};
-
-void* counted(std::size_t size) {
-  ++allocations;
-  if (void* const memory = std::malloc(size == 0 ? 1 : size)) {
-    return memory;
-  }
-  throw std::bad_alloc{};
-}
-
-}  // namespace
-
-void* operator new(std::size_t size) {
-  return counted(size);
-}
-
-void* operator new[](std::size_t size) {
-  return counted(size);
-}
-
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-
-void operator delete[](void* memory) noexcept {
-  std::free(memory);
-}
-
-void operator delete(void* memory, std::size_t /*size*/) noexcept {
-  std::free(memory);
-}
-
-void operator delete[](void* memory, std::size_t /*size*/) noexcept {
-  std::free(memory);
-}
 
 namespace muster::kernels {
 namespace {
@@ -72,10 +31,11 @@ TEST(GroupedProductAllocation, OnlyTheFirstCallOfASizeAllocates) {
         grouped_wgrad(problem, x.data(), dy.data(), gradients.data());
       };
       all();
-      const long before = allocations;
+      const long before = muster::test::allocations_of_all_threads();
       const std::size_t held = mallinfo2().uordblks;
       all();
-      EXPECT_EQ(allocations, before) << to_string(type) << ", " << threads << " threads";
+      EXPECT_EQ(muster::test::allocations_of_all_threads(), before)
+          << to_string(type) << ", " << threads << " threads";
       if (threads == 1) {
         EXPECT_EQ(mallinfo2().uordblks, held);
       }

@@ -1,58 +1,8 @@
 // A planner allocates when it is constructed and never again: this binary counts its allocations.
+#include "allocation_count.h"
 #include "plan_case.h"
 
 #include <gtest/gtest.h>
-
-#include <cstdlib>
-#include <new>
-
-namespace {
-
-thread_local long allocations = 0;
-
-void* counted(std::size_t size) {
-  ++allocations;
-  if (void* const memory = std::malloc(size == 0 ? 1 : size)) {
-    return memory;
-  }
-  throw std::bad_alloc{};
-}
-
-}  // namespace
-
-void* operator new(std::size_t size) {
-  return counted(size);
-}
-
-void* operator new[](std::size_t size) {
-  return counted(size);
-}
-
-void* operator new(std::size_t size, const std::nothrow_t& /*tag*/) noexcept {
-  ++allocations;
-  return std::malloc(size == 0 ? 1 : size);
-}
-
-void* operator new[](std::size_t size, const std::nothrow_t& /*tag*/) noexcept {
-  ++allocations;
-  return std::malloc(size == 0 ? 1 : size);
-}
-
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-
-void operator delete[](void* memory) noexcept {
-  std::free(memory);
-}
-
-void operator delete(void* memory, std::size_t /*size*/) noexcept {
-  std::free(memory);
-}
-
-void operator delete[](void* memory, std::size_t /*size*/) noexcept {
-  std::free(memory);
-}
 
 namespace muster::kernels::testing {
 namespace {
@@ -79,11 +29,11 @@ TEST(PlanAllocation, NothingIsAllocatedAfterConstruction) {
     const Choices choices = draw_choices(shape, tokens, kRoutings[i % 5], random);
     const std::vector<std::int32_t> counts = count(shape, choices);
     const std::vector<double> speeds{1, 1, 1.3, 1, 0.8, 1, 0.5, 1};
-    const long before = allocations;
+    const long before = muster::test::allocations_of_this_thread();
     const bool sped = i % 2 == 0 || planner.set_speeds(speeds).ok();
     const bool planned = planner.plan(counts, plan).ok();
     const bool placed = planner.place(3, choices[3], plan).ok();
-    const long after = allocations;
+    const long after = muster::test::allocations_of_this_thread();
     ASSERT_TRUE(sped && planned && placed);
     ASSERT_EQ(after - before, 0) << "step " << i;
   }
