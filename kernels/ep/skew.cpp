@@ -93,4 +93,25 @@ void SkewedRouting::draw(
   }
 }
 
+void gates_of_drawn(
+    int top_k,
+    std::span<const float> scores,
+    std::span<const std::int32_t> choices,
+    std::span<float> gates) {
+  const auto chosen = static_cast<std::size_t>(top_k);
+  const std::size_t tokens = choices.size() / chosen;
+  const std::size_t experts = tokens == 0 ? 0 : scores.size() / tokens;
+  for (std::size_t token = 0; token < tokens; ++token) {
+    const std::span<float> own = gates.subspan(token * chosen, chosen);
+    float sum = 0;
+    for (std::size_t c = 0; c < chosen; ++c) {
+      own[c] = scores[token * experts + static_cast<std::size_t>(choices[token * chosen + c])];
+      sum += own[c];
+    }
+    for (float& gate : own) {
+      gate = sum == 0 ? 1.0F / static_cast<float>(top_k) : gate / sum;
+    }
+  }
+}
+
 }  // namespace muster::kernels

@@ -27,27 +27,6 @@ class TimedMovement final : public kernels::MovementObserver {
   agent::Agent& agent_;
 };
 
-// Gates of experts that the router did not choose itself: their scores, to sum 1.
-void gates_of_choices(
-    std::int64_t top_k,
-    std::span<const float> scores,
-    std::span<const std::int32_t> choices,
-    std::span<float> gates) {
-  const std::size_t chosen = static_cast<std::size_t>(top_k);
-  const std::size_t tokens = choices.size() / chosen;
-  const std::size_t experts = tokens == 0 ? 0 : scores.size() / tokens;
-  for (std::size_t token = 0; token < tokens; ++token) {
-    float sum = 0;
-    for (std::size_t at = token * chosen; at < (token + 1) * chosen; ++at) {
-      gates[at] = scores[token * experts + static_cast<std::size_t>(choices[at])];
-      sum += gates[at];
-    }
-    for (std::size_t at = token * chosen; at < (token + 1) * chosen; ++at) {
-      gates[at] /= sum;
-    }
-  }
-}
-
 }  // namespace
 
 MoeBlock::MoeBlock(
@@ -111,7 +90,7 @@ void MoeBlock::choose() {
       router_options_, tokens_, logits_, bias_, scores_, choices_, gates_, pass_counts_);
   if (skew_) {
     skew_->draw(draw_stream_, draw_index_, choices_);
-    gates_of_choices(shape_.top_k, scores_, choices_, gates_);
+    kernels::gates_of_drawn(static_cast<int>(shape_.top_k), scores_, choices_, gates_);
     std::fill(pass_counts_.begin(), pass_counts_.end(), 0);
     for (const std::int32_t expert : choices_) {
       ++pass_counts_[static_cast<std::size_t>(expert)];

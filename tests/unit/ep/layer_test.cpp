@@ -249,5 +249,13 @@ TEST(SkewedRouting, RefusesASkewThatCannotBe) {
   EXPECT_THAT(routing.status().message(), HasSubstr("0 to 3"));
 }
 
+TEST(SkewedRouting, GatesOfDrawnExpertsAreTheirScoresOrEqualWhereThoseUnderflowed) {
+  const std::vector<float> scores{0.5F, 0.125F, 0.375F, 1.0F, 0.0F, 0.0F};
+  const std::vector<std::int32_t> choices{2, 1, 1, 2};
+  std::vector<float> gates(4, -1.0F);
+  gates_of_drawn(2, scores, choices, gates);
+  EXPECT_EQ(gates, (std::vector<float>{0.75F, 0.25F, 0.5F, 0.5F}));
+}
+
 }  // namespace
 }  // namespace muster::kernels

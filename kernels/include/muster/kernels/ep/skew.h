@@ -41,4 +41,13 @@ class SkewedRouting {
   std::vector<double> log_popularity_;  // sigma z_e
 };
 
+// Gates of drawn experts: their scores, to sum 1 for each token; equal where all of them have
+// underflowed, as those of experts that a sure router would never take. A NaN stays one. scores
+// [tokens, experts], choices and gates [tokens, top_k].
+void gates_of_drawn(
+    int top_k,
+    std::span<const float> scores,
+    std::span<const std::int32_t> choices,
+    std::span<float> gates);
+
 }  // namespace muster::kernels
