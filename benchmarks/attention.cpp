@@ -10,7 +10,7 @@
 // an FMA loop of the same instruction set; claims are medians of ratios within a round. Single
 // threads are measured by their CPU time: hosts are shared. Scaling needs wall time: fastest of all
 // rounds.
-#include "fma_peak.h"
+#include "benchmarks/fma_peak.h"
 
 #include <muster/kernels/flash_attention.h>
 

@@ -4,7 +4,7 @@
 //                                       rank, 2 ranks, medians of 9 turns
 // Method: the operations take turns in one run, so that drift hits all alike. The same table is
 // printed for 4 ranks and for Gloo on loopback.
-#include "world.h"
+#include "tests/contract/comm/world.h"
 
 #include <algorithm>
 #include <array>

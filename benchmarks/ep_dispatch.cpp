@@ -9,11 +9,11 @@
 // turns. The table also has uniform routing, where most of what moves stays on the rank: there the
 // bytes of the local passes (own rows, copies of a token's further choices) are counted with the
 // wire's, as on one host both are the same memory.
-#include "support/forked_ranks.h"
+#include "tests/support/forked_ranks.h"
 
 #include <muster/comm/backends.h>
 #include <muster/common/random.h>
-#include <muster/kernels/ep/exchange.h>
+#include <muster/parallel/experts/exchange.h>
 
 #include <algorithm>
 #include <array>

@@ -11,12 +11,12 @@
 // from lognormal popularities. All kinds and skews take turns in one run, so that drift hits all
 // alike; each is timed from one barrier to the next on the slowest rank; figures are medians of 9
 // turns, ratios medians of the ratios of each turn.
-#include "support/forked_ranks.h"
+#include "tests/support/forked_ranks.h"
 
 #include <muster/comm/backends.h>
 #include <muster/common/random.h>
-#include <muster/kernels/ep/layer.h>
-#include <muster/kernels/ep/skew.h>
+#include <muster/parallel/experts/layer.h>
+#include <muster/parallel/experts/skew.h>
 
 #include <algorithm>
 #include <array>

@@ -5,7 +5,7 @@
 // Method: 16 layers' counts of a skew, drawn once from a lognormal popularity of experts, take
 // turns, so that no plan finds the last one's branches; a figure is the median over rounds of the
 // mean over a round's plans; the claim is that of the slowest skew.
-#include "ep/plan_work.h"
+#include "parallel/src/experts/plan/work.h"
 
 #include <muster/common/random.h>
 
@@ -20,11 +20,11 @@ namespace muster::bench {
 
 namespace {
 
-using kernels::EpBalance;
-using kernels::EpPlan;
-using kernels::EpPlanner;
-using kernels::EpPlanWork;
-using kernels::EpShape;
+using parallel::EpBalance;
+using parallel::EpPlan;
+using parallel::EpPlanner;
+using parallel::EpPlanWork;
+using parallel::EpShape;
 
 constexpr int kLayers = 16;
 constexpr int kRounds = 201;
@@ -149,7 +149,7 @@ Figures measure(const EpShape& shape, double sigma) {
 
 int main() {
   using muster::bench::measure;
-  muster::kernels::EpShape shape;
+  muster::parallel::EpShape shape;
   shape.ranks = 8;
   shape.experts = 384;
   shape.top_k = 8;
@@ -159,7 +159,7 @@ int main() {
   for (const double sigma : {0.05, 0.35, 0.8, 1.1}) {
     slowest = std::max(slowest, measure(shape, sigma).plan_us);
   }
-  muster::kernels::EpShape wide = shape;
+  muster::parallel::EpShape wide = shape;
   wide.ranks = 16;
   wide.experts = 896;
   wide.tokens_max = 2048;

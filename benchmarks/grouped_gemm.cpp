@@ -6,9 +6,9 @@
 // one thread, 2 flops a term. Each round runs every variant once beside an FMA loop of the same
 // instruction set; claims are medians of ratios within a round, by the thread's CPU time: hosts are
 // shared. `profile` prints other shapes, and what rows of single groups cost as bytes of weights.
-#include "fma_peak.h"
+#include "benchmarks/fma_peak.h"
 
-#include <muster/kernels/ep/grouped_gemm.h>
+#include <muster/kernels/grouped_gemm.h>
 
 #include <algorithm>
 #include <cstdio>

@@ -11,8 +11,8 @@
 //       64 matrices of 256 x 512 in one call over 64 calls, both with 2 threads
 // Method: the variants take turns in one process; a claim is the median over rounds of the ratio
 // within a round. One thread except where said.
-#include "cpu/gemm_packed.h"
-#include "newton_schulz_peers.h"
+#include "benchmarks/newton_schulz_peers.h"
+#include "kernels/gemm/cpu/packed.h"
 
 #include <muster/common/random.h>
 #include <muster/kernels/newton_schulz.h>

@@ -1,6 +1,6 @@
-#include "newton_schulz_peers.h"
+#include "benchmarks/newton_schulz_peers.h"
 
-#include "cpu/gemm_packed.h"
+#include "kernels/gemm/cpu/packed.h"
 
 #include <cblas.h>
 

@@ -3,7 +3,7 @@
 // Method: the demo's model on four ranks under `muster run`, one rank killed in the middle of
 // training; from kill(2) to the launcher showing the first step line of the restarted job. Median
 // of 5.
-#include "job.h"
+#include "tests/integration/support/job.h"
 
 #include <muster/common/check.h>
 

@@ -5,8 +5,8 @@
 // one with telemetry on and connected to a live `muster collector`, one with it off. They step in
 // turn, A B, B A, A B, so that drift of the machine hits both alike; the claim is the median of the
 // paired ratios. Its 95 % interval (bootstrap) is printed: a claim inside the noise says so.
-#include "job.h"
-#include "src/trainer.h"
+#include "tests/integration/support/job.h"
+#include "trainer/moe_lm/src/trainer.h"
 
 #include <muster/comm/backends.h>
 #include <muster/common/file.h>

@@ -1,5 +1,5 @@
 // muster: one executable, one subcommand per job. See `muster --help`.
-#include "commands/subcommands.h"
+#include "cli/commands/subcommands.h"
 
 #include <CLI/CLI.hpp>
 

@@ -1,6 +1,6 @@
 # `cmake --install build/release --prefix P`, then find_package(muster) and link muster::agent.
 include(CMakePackageConfigHelpers)
-muster_install_modules(common wire comm kernels optimizer checkpoint agent)
+muster_install_modules(common wire comm kernels parallel optimizer checkpoint agent)
 install(TARGETS muster_blas EXPORT muster)
 install(TARGETS muster_wire_proto EXPORT muster ARCHIVE)
 install(EXPORT muster NAMESPACE muster:: DESTINATION lib/cmake/muster)

@@ -6,7 +6,6 @@ function(muster_add_module name)
   add_library(muster_${name} STATIC ${ARG_SOURCES})
   add_library(muster::${name} ALIAS muster_${name})
   target_sources(muster_${name} PUBLIC FILE_SET HEADERS BASE_DIRS include FILES ${ARG_HEADERS})
-  target_include_directories(muster_${name} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
   target_compile_features(muster_${name} PUBLIC cxx_std_20)  # for users of the installed package
   target_link_libraries(muster_${name} PUBLIC ${ARG_PUBLIC}
     PRIVATE $<BUILD_INTERFACE:muster_settings> ${ARG_PRIVATE})
@@ -20,10 +19,12 @@ function(muster_install_modules)
   endforeach()
 endfunction()
 
-# muster_add_test(<name> SOURCES ... LIBS ... [LABELS ...] [TIMEOUT s] [PROCESSORS n])
-#   One GoogleTest binary, one ctest entry: the binary prints its own cases.
+# muster_add_test(<name> SOURCES ... LIBS ... [LABELS ...] [TIMEOUT s] [PROCESSORS n]
+#     [ISAS ...])
+#   One GoogleTest binary, one ctest entry: the binary prints its own cases. ISAS adds an entry for
+#   each lesser instruction set that kernels are also to be tested on.
 function(muster_add_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT;PROCESSORS" "SOURCES;LIBS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;PROCESSORS" "SOURCES;LIBS;LABELS;ISAS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
@@ -34,8 +35,14 @@ function(muster_add_test name)
     set(ARG_PROCESSORS 1)
   endif()
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE muster_settings ${ARG_LIBS} GTest::gtest_main GTest::gmock)
+  target_link_libraries(${name} PRIVATE muster_settings ${ARG_LIBS} GTest::gtest_main
+    GTest::gmock)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${ARG_PROCESSORS}
     LABELS "${ARG_LABELS}" ENVIRONMENT "OPENBLAS_NUM_THREADS=1")
+  foreach(isa IN LISTS ARG_ISAS)
+    add_test(NAME ${name}_${isa} COMMAND ${name})
+    set_tests_properties(${name}_${isa} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
+      ENVIRONMENT "OPENBLAS_NUM_THREADS=1;MUSTER_KERNELS_ISA=${isa}")
+  endforeach()
 endfunction()

@@ -16,6 +16,8 @@ if(MUSTER_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 add_library(muster_settings INTERFACE)
+# Private headers are included by their path from the root.
+target_include_directories(muster_settings INTERFACE "${PROJECT_SOURCE_DIR}")
 target_compile_options(muster_settings INTERFACE
   -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wold-style-cast
   -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-align -Wdouble-promotion -Wformat=2

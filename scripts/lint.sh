@@ -17,7 +17,7 @@ if [ -n "${LINT_SINCE:-}" ]; then
 else
   changed=$(git ls-files -- '*.cpp')
 fi
-folders='common|wire|comm|kernels|optimizer|checkpoint|agent|collector|dashboard|cli'
+folders='common|wire|comm|kernels|parallel|optimizer|checkpoint|agent|collector|dashboard|launcher|cli|trainer'
 mapfile -t files < <(grep -E "^($folders)/" <<<"$changed" || true)
 total=${#files[@]}
 [ "$total" -gt 0 ] || {

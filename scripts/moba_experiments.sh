@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # scripts/moba_experiments.sh MOE_LM DATA [OUT]: what docs/moba_experiments.md reports. Trains
-# examples/moe_lm on its needle task, and on DATA with a loss mask that leaves one byte in 100, under
+# trainer/moe_lm on its needle task, and on DATA with a loss mask that leaves one byte in 100, under
 # full and block attention, and writes summary.md, needle.svg and mask.svg to OUT.
 #
 # One rank, one BLAS thread, so every run repeats bit for bit on one kind of processor. Runs that are

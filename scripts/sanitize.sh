@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 # Parsers of peers' and disks' bytes, index arithmetic, C libraries.
 address=(common_test wire_test fuzz_test checkpoint_test store_test policy_test optimizer_test optimizer_runtime_test
-  kernels_test newton_schulz_test flash_attention_test moba_test context_parallel_test
+  kernels_test all_to_all_test newton_schulz_test flash_attention_test moba_test context_parallel_test
   ep_plan_test ep_exchange_test ep_layer_test grouped_gemm_test router_test)
 # Ring and mailbox, ranks as threads, I/O thread against training thread, threads of a kernel.
 thread=(common_test agent_test agent_parts_test agent_uplink_test comm_contract_test

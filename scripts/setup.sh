@@ -79,5 +79,5 @@ npm_install() {  # $1 = folder with a package-lock.json
   echo "$want" >"$stamp"
 }
 npm_install dashboard/web
-npm_install examples/moe_lm/data
+npm_install trainer/moe_lm/data
 case $level in test | lint) npm_install tests/browser ;; esac

@@ -14,36 +14,51 @@ FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 README_LINES_MAX = 40
 
-# Who may include whom (docs/architecture.md). The key is a folder, the most specific one wins.
+# Who may include whom (docs/architecture.md). The key is a folder; the most specific one wins. The
+# names are modules: the folder of <muster/NAME/...>, or the first folder of a quoted path.
 ALLOWED = {
     "common": {"common"},
     "wire": {"wire", "v1", "common"},  # muster/v1/*.pb.h is generated from wire/proto.
     "comm": {"comm", "common"},
-    "kernels": {"kernels", "comm", "common"},
-    "optimizer": {"optimizer", "kernels", "comm", "common"},
+    "kernels": {"kernels", "common"},
+    "parallel": {"parallel", "kernels", "comm", "common"},
+    "optimizer": {"optimizer", "parallel", "kernels", "comm", "common"},
     "checkpoint": {"checkpoint", "common"},
-    "agent": {"agent", "optimizer", "kernels", "comm", "checkpoint", "wire", "common"},
+    "agent": {"agent", "optimizer", "parallel", "kernels", "comm", "checkpoint", "wire", "common"},
     "collector/detect": {"detect", "common"},
     "collector/store": {"store", "common"},
-    "collector/policy": {"collector", "detect", "common"},
+    "collector/policy": {"policy", "detect", "common"},
     "collector/include/muster/detect": {"detect", "common"},
     "collector/include/muster/store": {"store", "common"},
-    "collector": {"collector", "wire", "detect", "store", "checkpoint", "common"},
+    "collector/include/muster/policy": {"policy", "detect", "common"},
+    "collector": {"collector", "policy", "wire", "detect", "store", "checkpoint", "common"},
     "dashboard": {"dashboard", "store", "common"},
+    "launcher": {"launcher", "checkpoint", "wire", "common"},
+    "cli": {"cli", "agent", "collector", "dashboard", "launcher", "checkpoint", "wire", "policy",
+            "detect", "store", "optimizer", "parallel", "kernels", "comm", "common"},
+    "trainer": {"trainer", "agent", "optimizer", "parallel", "kernels", "comm", "checkpoint",
+                "common"},
+    "examples": {"agent", "optimizer", "parallel", "kernels", "comm", "checkpoint", "common"},
 }
+# Folders whose private headers belong to one module, though they share a top folder.
+PRIVATE_MODULES = {"collector/detect": "detect", "collector/store": "store",
+                   "collector/policy": "policy", "collector/src": "collector"}
+# Tests and benchmarks look inside modules.
+OUTSIDE = ("tests/", "benchmarks/")
 DASHBOARD_STORE_HEADERS = {"muster/store/query.h"}
 # Third-party headers that only the named folders may see.
 CONFINED = {
-    r"boost/(asio|beast)": ("agent/src", "collector/src", "dashboard/server", "cli", "tests", "benchmarks"),
+    r"boost/(asio|beast)": ("agent/src", "collector/src", "dashboard/server", "launcher", "cli",
+                            "tests", "benchmarks"),
     r".*\.pb\.h": ("wire/src",),
     r"sqlite3\.h": ("collector/store", "tests"),
     r"spdlog/": ("common/src",),
     # Files that people write: the collector's policy, and the models that `muster plan` reads.
     r"yaml-cpp/": ("collector/policy", "cli/plan", "tests"),
-    r"cblas\.h": ("kernels/cpu", "benchmarks", "tests"),
-    r"gloo/": ("comm/src",),
-    r"nlohmann/": ("checkpoint/src", "dashboard/server", "cli", "tests", "benchmarks", "examples"),
-    r"CLI/": ("cli", "examples", "tests"),
+    r"cblas\.h": ("kernels/cpu", "kernels/gemm/cpu", "benchmarks", "tests"),
+    r"gloo/": ("comm/src/gloo",),
+    r"nlohmann/": ("checkpoint/src", "dashboard/server", "cli", "tests", "benchmarks", "trainer"),
+    r"CLI/": ("cli", "trainer", "tests"),
 }
 BANNED_WORDS = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 NAMED_TEST = re.compile(r"`(tests/[\w./-]+\.cpp):(\w+)\.(\w+)`")
@@ -65,6 +80,20 @@ def owner(name: str) -> str | None:
     return max(folders, key=len) if folders else None
 
 
+def module_of(header: str, quoted: bool) -> str | None:
+    """The module that owns a header, or None for a third party's or a path that is not one."""
+    if not quoted:
+        match = re.match(r"muster/(\w+)/", header)
+        return match.group(1) if match else None
+    match = re.match(r".*/include/muster/(\w+)/", header)
+    if match:
+        return match.group(1)
+    for folder, module in PRIVATE_MODULES.items():
+        if header.startswith(folder + "/"):
+            return module
+    return header.split("/")[0] if "/" in header else None
+
+
 def check_includes(name: str, lines: list[str]) -> list[str]:
     found = []
     folder = owner(name)
@@ -73,11 +102,15 @@ def check_includes(name: str, lines: list[str]) -> list[str]:
         if not match:
             continue
         header = match.group(1)
-        module = re.match(r"muster/(\w+)/", header)
-        if folder and module and module.group(1) not in ALLOWED[folder]:
-            found.append(f"{name}:{number}: {folder}/ may not include <{header}>")
-        if folder == "dashboard" and module and module.group(1) == "store" \
-                and header not in DASHBOARD_STORE_HEADERS:
+        quoted = '"' in line
+        module = module_of(header, quoted)
+        if folder and module and module not in ALLOWED[folder]:
+            found.append(f"{name}:{number}: {folder}/ may not include {header}")
+        if quoted and module is None:
+            found.append(f"{name}:{number}: quotes take a path from the root of the repository")
+        elif quoted and module != module_of(name, True) and not name.startswith(OUTSIDE):
+            found.append(f"{name}:{number}: {header} is private to {module}")
+        if folder == "dashboard" and module == "store" and header not in DASHBOARD_STORE_HEADERS:
             found.append(f"{name}:{number}: dashboard/ may include only store/query.h of the store")
         for pattern, folders in CONFINED.items():
             if re.match(pattern, header) and not name.startswith(folders):

@@ -1,6 +1,6 @@
 // What a run's folder holds: list, verify, newest_verified, describe.
-#include "layout.h"
-#include "reader.h"
+#include "checkpoint/src/layout.h"
+#include "checkpoint/src/reader.h"
 
 #include <muster/checkpoint/checkpoint.h>
 

@@ -1,9 +1,9 @@
-#include "commit.h"
+#include "checkpoint/src/commit.h"
 
-#include "generation.h"
-#include "layout.h"
-#include "manifest.h"
-#include "record.h"
+#include "checkpoint/src/generation.h"
+#include "checkpoint/src/layout.h"
+#include "checkpoint/src/manifest.h"
+#include "checkpoint/src/rank_record.h"
 
 #include <muster/common/hash.h>
 #include <muster/common/log.h>

@@ -1,7 +1,7 @@
 // Phase two of the commit protocol, run by the lowest rank once every rank has prepared.
 #pragma once
 
-#include "prepare.h"
+#include "checkpoint/src/prepare.h"
 
 #include <muster/common/clock.h>
 

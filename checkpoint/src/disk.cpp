@@ -1,4 +1,4 @@
-#include "disk.h"
+#include "checkpoint/src/disk.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
-#include "generation.h"
+#include "checkpoint/src/generation.h"
 
-#include "layout.h"
+#include "checkpoint/src/layout.h"
 
 #include <muster/checkpoint/checkpoint.h>
 #include <muster/common/clock.h>

@@ -1,4 +1,4 @@
-#include "intervals.h"
+#include "checkpoint/src/intervals.h"
 
 #include <algorithm>
 

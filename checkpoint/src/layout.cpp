@@ -1,4 +1,4 @@
-#include "layout.h"
+#include "checkpoint/src/layout.h"
 
 #include <charconv>
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "manifest.h"
+#include "checkpoint/src/manifest.h"
 
 #include <muster/common/hash.h>
 

@@ -1,7 +1,7 @@
-#include "intervals.h"
-#include "layout.h"
-#include "reader.h"
-#include "safetensors.h"
+#include "checkpoint/src/intervals.h"
+#include "checkpoint/src/layout.h"
+#include "checkpoint/src/reader.h"
+#include "checkpoint/src/safetensors.h"
 
 #include <muster/checkpoint/pieces.h>
 

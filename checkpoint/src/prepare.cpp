@@ -1,8 +1,8 @@
-#include "prepare.h"
+#include "checkpoint/src/prepare.h"
 
-#include "layout.h"
-#include "record.h"
-#include "safetensors.h"
+#include "checkpoint/src/layout.h"
+#include "checkpoint/src/rank_record.h"
+#include "checkpoint/src/safetensors.h"
 
 #include <muster/common/hash.h>
 

@@ -1,8 +1,8 @@
 // Phase one of the commit protocol: one rank writes its files into the unfinished folder.
 #pragma once
 
-#include "disk.h"
-#include "snapshot.h"
+#include "checkpoint/src/disk.h"
+#include "checkpoint/src/snapshot.h"
 
 #include <atomic>
 #include <filesystem>

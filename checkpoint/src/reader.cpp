@@ -1,7 +1,7 @@
-#include "reader.h"
+#include "checkpoint/src/reader.h"
 
-#include "layout.h"
-#include "safetensors.h"
+#include "checkpoint/src/layout.h"
+#include "checkpoint/src/safetensors.h"
 
 #include <muster/common/file.h>
 #include <muster/common/hash.h>

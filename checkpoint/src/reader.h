@@ -4,8 +4,8 @@
 // one.
 #pragma once
 
-#include "manifest.h"
-#include "record.h"
+#include "checkpoint/src/manifest.h"
+#include "checkpoint/src/rank_record.h"
 
 #include <muster/common/expected.h>
 #include <muster/common/hash.h>

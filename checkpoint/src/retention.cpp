@@ -1,6 +1,6 @@
-#include "retention.h"
+#include "checkpoint/src/retention.h"
 
-#include "layout.h"
+#include "checkpoint/src/layout.h"
 
 #include <muster/checkpoint/checkpoint.h>
 

@@ -1,7 +1,7 @@
 // What is deleted from a run's folder, and what never is.
 #pragma once
 
-#include "disk.h"
+#include "checkpoint/src/disk.h"
 
 #include <muster/common/ids.h>
 

@@ -1,4 +1,4 @@
-#include "safetensors.h"
+#include "checkpoint/src/safetensors.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,6 +1,6 @@
-#include "snapshot.h"
+#include "checkpoint/src/snapshot.h"
 
-#include "safetensors.h"
+#include "checkpoint/src/safetensors.h"
 
 #include <algorithm>
 #include <cstring>

@@ -3,7 +3,7 @@
 // Not thread-safe: filled by the training thread, then read by the writer thread, never both.
 #pragma once
 
-#include "record.h"
+#include "checkpoint/src/rank_record.h"
 
 #include <muster/checkpoint/checkpoint.h>
 

@@ -1,11 +1,11 @@
-#include "writer.h"
+#include "checkpoint/src/writer.h"
 
-#include "commit.h"
-#include "generation.h"
-#include "layout.h"
-#include "prepare.h"
-#include "retention.h"
-#include "snapshot.h"
+#include "checkpoint/src/commit.h"
+#include "checkpoint/src/generation.h"
+#include "checkpoint/src/layout.h"
+#include "checkpoint/src/prepare.h"
+#include "checkpoint/src/retention.h"
+#include "checkpoint/src/snapshot.h"
 
 #include <muster/common/log.h>
 

@@ -1,7 +1,7 @@
 // The Writer behind checkpoint.h, with disk and clock handed in.
 #pragma once
 
-#include "disk.h"
+#include "checkpoint/src/disk.h"
 
 #include <muster/checkpoint/checkpoint.h>
 #include <muster/common/clock.h>

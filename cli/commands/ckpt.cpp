@@ -1,7 +1,7 @@
 // muster ckpt list | show | verify.
-#include "commands/subcommands.h"
-#include "text/table.h"
-#include "text/units.h"
+#include "cli/commands/subcommands.h"
+#include "cli/text/table.h"
+#include "cli/text/units.h"
 
 #include <muster/checkpoint/checkpoint.h>
 #include <muster/common/clock.h>

@@ -1,5 +1,5 @@
 // muster collector: the collector and its dashboard in one process.
-#include "commands/subcommands.h"
+#include "cli/commands/subcommands.h"
 
 #include <muster/collector/collector.h>
 #include <muster/common/clock.h>

@@ -1,7 +1,7 @@
 // muster demo: the whole loop in two minutes, faults included.
-#include "demo/demo.h"
+#include "cli/demo/demo.h"
 
-#include "commands/subcommands.h"
+#include "cli/commands/subcommands.h"
 
 #include <CLI/CLI.hpp>
 

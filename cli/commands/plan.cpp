@@ -1,9 +1,9 @@
 // muster plan: what a ZeRO-1 layout costs, before anything runs; expert parallelism in plan_ep.cpp.
-#include "commands/plan_ep.h"
-#include "commands/subcommands.h"
-#include "plan/comparison.h"
-#include "plan/model.h"
-#include "plan/plan_json.h"
+#include "cli/commands/plan_ep.h"
+#include "cli/commands/subcommands.h"
+#include "cli/plan/comparison.h"
+#include "cli/plan/model.h"
+#include "cli/plan/plan_json.h"
 
 #include <muster/optimizer/plan.h>
 

@@ -1,8 +1,8 @@
 // muster plan ep: buffers and wires of expert parallelism, and traces replayed under another
 // planner.
-#include "commands/plan_ep.h"
+#include "cli/commands/plan_ep.h"
 
-#include "plan/ep_flags.h"
+#include "cli/plan/ep/flags.h"
 
 #include <CLI/CLI.hpp>
 

@@ -1,7 +1,7 @@
 // muster plan ep, a subcommand of a subcommand.
 #pragma once
 
-#include "commands/subcommands.h"
+#include "cli/commands/subcommands.h"
 
 namespace muster::cli {
 

@@ -1,10 +1,10 @@
 // muster run: the launcher on the command line.
-#include "commands/subcommands.h"
-#include "launcher/launcher.h"
-#include "launcher/wire_event_sink.h"
+#include "cli/commands/subcommands.h"
 
 #include <muster/common/log.h>
 #include <muster/common/random.h>
+#include <muster/launcher/launcher.h>
+#include <muster/launcher/wire_event_sink.h>
 
 #include <CLI/CLI.hpp>
 

@@ -1,8 +1,8 @@
 // muster send: an operator's command to a run, through its collector.
-#include "commands/subcommands.h"
-#include "launcher/wire_client.h"
+#include "cli/commands/subcommands.h"
 
 #include <muster/common/random.h>
+#include <muster/launcher/wire_client.h>
 
 #include <CLI/CLI.hpp>
 

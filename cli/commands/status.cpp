@@ -1,7 +1,7 @@
 // muster status: what a collector's database knows, without a collector.
-#include "commands/subcommands.h"
-#include "text/table.h"
-#include "text/units.h"
+#include "cli/commands/subcommands.h"
+#include "cli/text/table.h"
+#include "cli/text/units.h"
 
 #include <muster/common/clock.h>
 #include <muster/store/query.h>

@@ -1,4 +1,4 @@
-#include "commands/subcommands.h"
+#include "cli/commands/subcommands.h"
 
 #include <muster/common/file.h>
 

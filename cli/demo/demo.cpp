@@ -1,14 +1,14 @@
-#include "demo/demo.h"
+#include "cli/demo/demo.h"
 
-#include "demo/service.h"
-#include "demo/status_line.h"
-#include "demo/verdict.h"
-#include "demo/watch.h"
-#include "launcher/launcher.h"
-#include "launcher/wire_event_sink.h"
+#include "cli/demo/acceptance.h"
+#include "cli/demo/service.h"
+#include "cli/demo/status_line.h"
+#include "cli/demo/watch.h"
 
 #include <muster/common/file.h>
 #include <muster/common/random.h>
+#include <muster/launcher/launcher.h>
+#include <muster/launcher/wire_event_sink.h>
 
 #include <poll.h>
 #include <signal.h>

@@ -1,7 +1,7 @@
 // `muster demo`: trains, breaks the job on purpose, watches it recover, and says whether it did.
 #pragma once
 
-#include "demo/options.h"
+#include "cli/demo/options.h"
 
 namespace muster::demo {
 

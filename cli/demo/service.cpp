@@ -1,4 +1,4 @@
-#include "demo/service.h"
+#include "cli/demo/service.h"
 
 #include <muster/common/clock.h>
 

@@ -1,4 +1,4 @@
-#include "demo/status_line.h"
+#include "cli/demo/status_line.h"
 
 #include <cmath>
 #include <cstdio>

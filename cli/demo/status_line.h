@@ -1,7 +1,7 @@
 // The one live line of a demo.
 #pragma once
 
-#include "demo/watch.h"
+#include "cli/demo/watch.h"
 
 #include <chrono>
 #include <cstdint>

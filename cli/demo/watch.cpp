@@ -1,4 +1,4 @@
-#include "demo/watch.h"
+#include "cli/demo/watch.h"
 
 #include <muster/common/telemetry.h>
 

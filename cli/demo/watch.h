@@ -1,7 +1,7 @@
 // What the demo reads from the collector's database while the job runs and when it has ended.
 #pragma once
 
-#include "demo/options.h"
+#include "cli/demo/options.h"
 
 #include <muster/common/expected.h>
 #include <muster/store/query.h>

@@ -1,7 +1,7 @@
-#include "plan/comparison.h"
+#include "cli/plan/comparison.h"
 
-#include "text/table.h"
-#include "text/units.h"
+#include "cli/text/table.h"
+#include "cli/text/units.h"
 
 #include <algorithm>
 #include <array>

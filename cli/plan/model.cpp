@@ -1,4 +1,4 @@
-#include "plan/model.h"
+#include "cli/plan/model.h"
 
 namespace muster::cli {
 

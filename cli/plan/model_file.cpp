@@ -1,5 +1,5 @@
 // The model file. YAML is read by yaml-cpp, of which JSON is a part.
-#include "plan/model.h"
+#include "cli/plan/model.h"
 
 #include <muster/common/file.h>
 

@@ -1,6 +1,6 @@
-#include "plan/plan_json.h"
+#include "cli/plan/plan_json.h"
 
-#include "plan/comparison.h"
+#include "cli/plan/comparison.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,7 +1,7 @@
 // A plan for programs.
 #pragma once
 
-#include "plan/model.h"
+#include "cli/plan/model.h"
 
 #include <muster/optimizer/plan.h>
 

@@ -1,5 +1,5 @@
 // Models to plan without writing a file; `--print-model` shows them as a start for one.
-#include "plan/model.h"
+#include "cli/plan/model.h"
 
 #include <array>
 

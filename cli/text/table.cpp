@@ -1,4 +1,4 @@
-#include "text/table.h"
+#include "cli/text/table.h"
 
 #include <muster/common/check.h>
 

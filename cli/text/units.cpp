@@ -1,4 +1,4 @@
-#include "text/units.h"
+#include "cli/text/units.h"
 
 #include <array>
 #include <cstdio>

@@ -1,8 +1,8 @@
-#include "src/history.h"
-#include "src/server.h"
-#include "src/service.h"
-#include "src/task_queue.h"
-#include "src/writer.h"
+#include "collector/src/history.h"
+#include "collector/src/server.h"
+#include "collector/src/service.h"
+#include "collector/src/task_queue.h"
+#include "collector/src/writer.h"
 
 #include <muster/collector/collector.h>
 #include <muster/common/log.h>

@@ -1,4 +1,4 @@
-#include "src/exposition.h"
+#include "collector/src/exposition.h"
 
 #include <array>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "src/handshake.h"
+#include "collector/src/handshake.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,6 @@
-#include "src/history.h"
+#include "collector/src/history.h"
 
-#include "src/schema_view.h"
+#include "collector/src/schema_view.h"
 
 #include <muster/common/log.h>
 #include <muster/store/query.h>

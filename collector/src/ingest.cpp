@@ -1,4 +1,4 @@
-#include "src/ingest.h"
+#include "collector/src/ingest.h"
 
 #include <algorithm>
 #include <cmath>

@@ -6,14 +6,14 @@
 // nothing twice.
 #pragma once
 
-#include "src/history.h"
-#include "src/judge.h"
-#include "src/metrics.h"
-#include "src/schema_view.h"
-#include "src/task.h"
+#include "collector/src/history.h"
+#include "collector/src/judge.h"
+#include "collector/src/metrics.h"
+#include "collector/src/schema_view.h"
+#include "collector/src/task.h"
 
-#include <muster/collector/policy.h>
 #include <muster/common/clock.h>
+#include <muster/policy/policy.h>
 #include <muster/store/store.h>
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "src/judge.h"
+#include "collector/src/judge.h"
 
 #include <charconv>
 #include <optional>

@@ -2,12 +2,12 @@
 // Pure; owned by the writer. The detectors order steps and start afresh with every generation.
 #pragma once
 
-#include <muster/collector/policy.h>
 #include <muster/common/ids.h>
 #include <muster/common/telemetry.h>
 #include <muster/detect/detector.h>
 #include <muster/detect/job_detector.h>
 #include <muster/detect/wait_detector.h>
+#include <muster/policy/policy.h>
 
 #include <cstdint>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "src/listen_address.h"
+#include "collector/src/listen_address.h"
 
 #include <charconv>
 #include <system_error>

@@ -1,4 +1,4 @@
-#include "src/liveness.h"
+#include "collector/src/liveness.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,6 @@
-#include "src/metrics.h"
+#include "collector/src/metrics.h"
 
-#include "src/exposition.h"
+#include "collector/src/exposition.h"
 
 #include <algorithm>
 #include <cmath>

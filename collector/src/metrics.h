@@ -4,7 +4,7 @@
 // when it is asked for; reporting copies one row of floats per batch.
 #pragma once
 
-#include "src/schema_view.h"
+#include "collector/src/schema_view.h"
 
 #include <muster/common/ids.h>
 #include <muster/common/telemetry.h>

@@ -1,4 +1,4 @@
-#include "src/schema_view.h"
+#include "collector/src/schema_view.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,9 +1,9 @@
-#include "src/server.h"
+#include "collector/src/server.h"
 
-#include "src/handshake.h"
-#include "src/listen_address.h"
-#include "src/liveness.h"
-#include "src/session.h"
+#include "collector/src/handshake.h"
+#include "collector/src/listen_address.h"
+#include "collector/src/liveness.h"
+#include "collector/src/session.h"
 
 #include <muster/common/log.h>
 

@@ -5,10 +5,10 @@
 // it.
 #pragma once
 
-#include "src/metrics.h"
-#include "src/service_options.h"
-#include "src/task.h"
-#include "src/task_queue.h"
+#include "collector/src/metrics.h"
+#include "collector/src/service_options.h"
+#include "collector/src/task.h"
+#include "collector/src/task_queue.h"
 
 #include <muster/common/clock.h>
 #include <muster/common/expected.h>

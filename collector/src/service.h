@@ -1,11 +1,11 @@
 // The collector put together. Tests hand in their own limits and their own store.
 #pragma once
 
-#include "src/ingest.h"
-#include "src/service_options.h"
+#include "collector/src/ingest.h"
+#include "collector/src/service_options.h"
 
 #include <muster/collector/collector.h>
-#include <muster/collector/policy.h>
+#include <muster/policy/policy.h>
 #include <muster/store/store.h>
 
 #include <functional>

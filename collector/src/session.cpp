@@ -1,4 +1,4 @@
-#include "src/session.h"
+#include "collector/src/session.h"
 
 #include <muster/common/log.h>
 

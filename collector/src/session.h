@@ -4,8 +4,8 @@
 // judged by `tick` on the injected clock, so that no operation needs a timer of its own.
 #pragma once
 
-#include "src/service_options.h"
-#include "src/task.h"
+#include "collector/src/service_options.h"
+#include "collector/src/task.h"
 
 #include <muster/common/clock.h>
 #include <muster/wire/codec.h>

@@ -1,4 +1,4 @@
-#include "src/task_queue.h"
+#include "collector/src/task_queue.h"
 
 #include <utility>
 

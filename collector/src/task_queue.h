@@ -5,7 +5,7 @@
 // takes any task, so that one larger than the bound is not refused for ever.
 #pragma once
 
-#include "src/task.h"
+#include "collector/src/task.h"
 
 #include <chrono>
 #include <condition_variable>

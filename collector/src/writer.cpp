@@ -1,4 +1,4 @@
-#include "src/writer.h"
+#include "collector/src/writer.h"
 
 #include <muster/common/log.h>
 

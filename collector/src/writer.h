@@ -4,9 +4,9 @@
 // bound how long a peer waits, not what is stored.
 #pragma once
 
-#include "src/ingest.h"
-#include "src/service_options.h"
-#include "src/task_queue.h"
+#include "collector/src/ingest.h"
+#include "collector/src/service_options.h"
+#include "collector/src/task_queue.h"
 
 #include <muster/store/store.h>
 

@@ -1,4 +1,4 @@
-#include "src/call_record.h"
+#include "comm/src/call_record.h"
 
 #include <algorithm>
 #include <numeric>

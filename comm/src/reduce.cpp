@@ -1,4 +1,4 @@
-#include "src/reduce.h"
+#include "comm/src/reduce.h"
 
 #include <cstring>
 #include <type_traits>

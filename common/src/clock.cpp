@@ -4,9 +4,13 @@
 
 namespace muster {
 
-MonotonicTime SystemClock::now() const { return std::chrono::steady_clock::now(); }
+MonotonicTime SystemClock::now() const {
+  return std::chrono::steady_clock::now();
+}
 
-WallTime SystemClock::wall_now() const { return std::chrono::system_clock::now(); }
+WallTime SystemClock::wall_now() const {
+  return std::chrono::system_clock::now();
+}
 
 MonotonicTime ManualClock::now() const {
   const std::lock_guard lock(mutex_);

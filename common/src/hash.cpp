@@ -14,7 +14,9 @@ struct Hasher128::State {
       throw std::bad_alloc{};
     }
   }
+
   ~State() { XXH3_freeState(xxh); }
+
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   State(State&&) = delete;

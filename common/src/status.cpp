@@ -57,7 +57,9 @@ Status invalid_argument(std::string message) {
   return Status{StatusCode::kInvalidArgument, std::move(message)};
 }
 
-Status not_found(std::string message) { return Status{StatusCode::kNotFound, std::move(message)}; }
+Status not_found(std::string message) {
+  return Status{StatusCode::kNotFound, std::move(message)};
+}
 
 Status already_exists(std::string message) {
   return Status{StatusCode::kAlreadyExists, std::move(message)};
@@ -75,9 +77,13 @@ Status deadline_exceeded(std::string message) {
   return Status{StatusCode::kDeadlineExceeded, std::move(message)};
 }
 
-Status aborted(std::string message) { return Status{StatusCode::kAborted, std::move(message)}; }
+Status aborted(std::string message) {
+  return Status{StatusCode::kAborted, std::move(message)};
+}
 
-Status data_loss(std::string message) { return Status{StatusCode::kDataLoss, std::move(message)}; }
+Status data_loss(std::string message) {
+  return Status{StatusCode::kDataLoss, std::move(message)};
+}
 
 Status resource_exhausted(std::string message) {
   return Status{StatusCode::kResourceExhausted, std::move(message)};

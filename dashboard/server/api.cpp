@@ -1,9 +1,9 @@
-#include "server/api.h"
+#include "dashboard/server/api.h"
 
-#include "server/live_feed.h"
-#include "server/query_parameters.h"
-#include "server/range_codec.h"
-#include "server/request_guard.h"
+#include "dashboard/server/live_feed.h"
+#include "dashboard/server/query_parameters.h"
+#include "dashboard/server/range_codec.h"
+#include "dashboard/server/request_guard.h"
 
 #include <exception>
 #include <limits>

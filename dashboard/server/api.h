@@ -3,11 +3,11 @@
 // Not thread-safe: everything runs on the HTTP worker thread.
 #pragma once
 
-#include "server/http_message.h"
-#include "server/json_views.h"
-#include "server/query_source.h"
-#include "server/static_pages.h"
-#include "server/url.h"
+#include "dashboard/server/http_message.h"
+#include "dashboard/server/json_views.h"
+#include "dashboard/server/query_source.h"
+#include "dashboard/server/static_pages.h"
+#include "dashboard/server/url.h"
 
 #include <muster/common/clock.h>
 #include <muster/dashboard/server.h>

@@ -1,4 +1,4 @@
-#include "server/http_service.h"
+#include "dashboard/server/http_service.h"
 
 #include <muster/common/log.h>
 

@@ -4,7 +4,7 @@
 // a slow query never delays another client's bytes. The only translation unit that sees Beast.
 #pragma once
 
-#include "server/http_message.h"
+#include "dashboard/server/http_message.h"
 
 #include <muster/common/expected.h>
 

@@ -1,4 +1,4 @@
-#include "server/json_views.h"
+#include "dashboard/server/json_views.h"
 
 #include <nlohmann/json.hpp>
 

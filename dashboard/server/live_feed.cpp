@@ -1,4 +1,4 @@
-#include "server/live_feed.h"
+#include "dashboard/server/live_feed.h"
 
 #include <utility>
 

@@ -4,8 +4,8 @@
 // Not thread-safe: worker thread only.
 #pragma once
 
-#include "server/json_views.h"
-#include "server/query_source.h"
+#include "dashboard/server/json_views.h"
+#include "dashboard/server/query_source.h"
 
 #include <muster/common/clock.h>
 

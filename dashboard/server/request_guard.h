@@ -1,7 +1,7 @@
 // Who may ask what: the checks that stand before every route. Pure functions.
 #pragma once
 
-#include "server/http_message.h"
+#include "dashboard/server/http_message.h"
 
 #include <muster/common/status.h>
 

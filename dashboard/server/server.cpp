@@ -1,5 +1,5 @@
-#include "server/api.h"
-#include "server/start_server.h"
+#include "dashboard/server/api.h"
+#include "dashboard/server/start_server.h"
 
 #include <utility>
 

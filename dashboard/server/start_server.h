@@ -1,8 +1,8 @@
 // Server::start with its dependencies handed in: what tests call with a fake store and clock.
 #pragma once
 
-#include "server/http_service.h"
-#include "server/query_source.h"
+#include "dashboard/server/http_service.h"
+#include "dashboard/server/query_source.h"
 
 #include <muster/common/clock.h>
 #include <muster/dashboard/server.h>

@@ -1,4 +1,4 @@
-#include "server/start_server.h"
+#include "dashboard/server/start_server.h"
 
 #include <utility>
 

@@ -1,7 +1,7 @@
 // The files of the page: from a folder, or the ones embedded at build time.
 #pragma once
 
-#include "server/http_message.h"
+#include "dashboard/server/http_message.h"
 
 #include <filesystem>
 #include <span>

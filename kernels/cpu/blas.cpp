@@ -1,4 +1,4 @@
-#include "cpu/blas.h"
+#include "kernels/cpu/blas.h"
 
 #include <cblas.h>
 

@@ -1,5 +1,5 @@
-#include "cpu/blas.h"
-#include "cpu/simd/table.h"
+#include "kernels/cpu/blas.h"
+#include "kernels/cpu/simd/table.h"
 
 #include <muster/kernels/backend.h>
 

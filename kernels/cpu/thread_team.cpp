@@ -1,4 +1,4 @@
-#include "cpu/thread_team.h"
+#include "kernels/cpu/thread_team.h"
 
 #include <utility>
 

@@ -7,7 +7,7 @@
 //   down, up                    stops the dashboard, starts it again at the same address
 // Each answers "ok". A command from a browser prints "command RUN KIND ARGUMENT REASON". Ends with
 // its input.
-#include "synthetic_run.h"
+#include "tests/browser/synthetic_run.h"
 
 #include <muster/common/clock.h>
 #include <muster/common/random.h>

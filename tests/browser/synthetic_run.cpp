@@ -1,4 +1,4 @@
-#include "synthetic_run.h"
+#include "tests/browser/synthetic_run.h"
 
 #include <muster/common/random.h>
 

@@ -1,5 +1,5 @@
 // The collector dies, hangs or was never there: training does not notice and nothing acked is lost.
-#include "job.h"
+#include "tests/integration/support/job.h"
 
 #include <muster/store/query.h>
 

@@ -1,7 +1,7 @@
 // A rank of an expert group dies or stops in every phase of a pass: its peers return a Status that
 // names it and the phase, and do so in time.
-#include "exchange_expert_case.h"
-#include "support/forked_ranks.h"
+#include "tests/support/forked_ranks.h"
+#include "tests/unit/parallel/experts/exchange/expert_case.h"
 
 #include <gtest/gtest.h>
 

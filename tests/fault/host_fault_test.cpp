@@ -1,7 +1,7 @@
 // What a host does to a job: it stops a process, fills the disk, asks the job to leave while it is
 // still starting.
-#include "job.h"
-#include "small_disk.h"
+#include "tests/fault/small_disk.h"
+#include "tests/integration/support/job.h"
 
 #include <muster/checkpoint/checkpoint.h>
 #include <muster/common/file.h>

@@ -1,4 +1,4 @@
-#include "small_disk.h"
+#include "tests/fault/small_disk.h"
 
 #include <muster/common/check.h>
 #include <muster/common/file.h>

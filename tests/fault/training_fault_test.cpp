@@ -1,5 +1,5 @@
 // Ranks killed, poisoned and asked to leave: the final parameters must equal an undisturbed run's.
-#include "job.h"
+#include "tests/integration/support/job.h"
 
 #include <muster/checkpoint/checkpoint.h>
 #include <muster/common/random.h>

@@ -1,6 +1,6 @@
 // The decoder against bytes that were valid once: it may refuse them, never crash, and whatever it
 // accepts must survive another trip.
-#include "message_samples.h"
+#include "tests/unit/wire/message_samples.h"
 
 #include <muster/common/random.h>
 #include <muster/wire/codec.h>

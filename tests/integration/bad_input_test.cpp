@@ -1,6 +1,6 @@
 // What a user gets wrong: one clear sentence that names the thing and the remedy, at once,
 // non-zero.
-#include "job.h"
+#include "tests/integration/support/job.h"
 
 #include <muster/common/file.h>
 

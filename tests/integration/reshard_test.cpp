@@ -1,5 +1,5 @@
 // A run goes on with fewer processes than saved it: the real launcher, the real trainer.
-#include "job.h"
+#include "tests/integration/support/job.h"
 
 #include <muster/checkpoint/checkpoint.h>
 #include <muster/common/file.h>

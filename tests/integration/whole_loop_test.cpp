@@ -1,5 +1,5 @@
 // The whole loop with real processes: collector, launcher, four ranks.
-#include "job.h"
+#include "tests/integration/support/job.h"
 
 #include <muster/checkpoint/checkpoint.h>
 #include <muster/common/file.h>

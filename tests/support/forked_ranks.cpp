@@ -1,4 +1,4 @@
-#include "support/forked_ranks.h"
+#include "tests/support/forked_ranks.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "src/text.h"
+#include "wire/src/text.h"
 
 #include <muster/v1/session.pb.h>
 #include <muster/wire/codec.h>

@@ -1,4 +1,4 @@
-#include "src/text.h"
+#include "wire/src/text.h"
 
 #include <cstddef>
 #include <cstdint>

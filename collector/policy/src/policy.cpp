@@ -1,4 +1,4 @@
-#include <muster/collector/policy.h>
+#include <muster/policy/policy.h>
 
 namespace muster::collector {
 

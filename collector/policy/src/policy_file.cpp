@@ -1,5 +1,5 @@
-#include <muster/collector/policy.h>
 #include <muster/common/file.h>
+#include <muster/policy/policy.h>
 
 #include <yaml-cpp/yaml.h>
 

@@ -1,4 +1,4 @@
-#include "src/chunk_codec.h"
+#include "collector/store/src/chunk_codec.h"
 
 #include <zstd.h>
 

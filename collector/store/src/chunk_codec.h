@@ -6,7 +6,7 @@
 // every float survives, NaN payloads included.
 #pragma once
 
-#include "src/keys.h"
+#include "collector/store/src/keys.h"
 
 #include <muster/common/expected.h>
 

@@ -1,4 +1,4 @@
-#include "src/command_log.h"
+#include "collector/store/src/command_log.h"
 
 #include <array>
 #include <bit>

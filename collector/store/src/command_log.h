@@ -1,7 +1,7 @@
 // Commands, what ranks report of them, and which of them a generation receives.
 #pragma once
 
-#include "src/connection.h"
+#include "collector/store/src/connection.h"
 
 #include <muster/common/ids.h>
 #include <muster/common/telemetry.h>

@@ -1,8 +1,8 @@
-#include "src/compactor.h"
+#include "collector/store/src/compactor.h"
 
-#include "src/keys.h"
-#include "src/schema_table.h"
-#include "src/summary.h"
+#include "collector/store/src/keys.h"
+#include "collector/store/src/schema_table.h"
+#include "collector/store/src/summary.h"
 
 #include <algorithm>
 #include <cstring>

@@ -6,8 +6,8 @@
 // one slab of series, whatever the width of the frames.
 #pragma once
 
-#include "src/chunk_codec.h"
-#include "src/connection.h"
+#include "collector/store/src/chunk_codec.h"
+#include "collector/store/src/connection.h"
 
 #include <cstddef>
 #include <cstdint>

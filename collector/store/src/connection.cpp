@@ -1,4 +1,4 @@
-#include "src/connection.h"
+#include "collector/store/src/connection.h"
 
 #include <sqlite3.h>
 

@@ -1,6 +1,6 @@
-#include "src/event_log.h"
+#include "collector/store/src/event_log.h"
 
-#include "src/map_codec.h"
+#include "collector/store/src/map_codec.h"
 
 namespace muster::store {
 

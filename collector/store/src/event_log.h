@@ -1,7 +1,7 @@
 // What happened, in the order it was stored.
 #pragma once
 
-#include "src/connection.h"
+#include "collector/store/src/connection.h"
 
 #include <muster/common/ids.h>
 #include <muster/common/telemetry.h>

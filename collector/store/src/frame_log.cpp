@@ -1,7 +1,7 @@
-#include "src/frame_log.h"
+#include "collector/store/src/frame_log.h"
 
-#include "src/chunk_codec.h"
-#include "src/keys.h"
+#include "collector/store/src/chunk_codec.h"
+#include "collector/store/src/keys.h"
 
 #include <algorithm>
 #include <span>

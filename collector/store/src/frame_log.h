@@ -1,9 +1,9 @@
 // Appends frames, step-major, as they arrive.
 #pragma once
 
-#include "src/connection.h"
-#include "src/schema_table.h"
-#include "src/session_table.h"
+#include "collector/store/src/connection.h"
+#include "collector/store/src/schema_table.h"
+#include "collector/store/src/session_table.h"
 
 #include <muster/common/ids.h>
 #include <muster/common/telemetry.h>

@@ -1,4 +1,4 @@
-#include "src/map_codec.h"
+#include "collector/store/src/map_codec.h"
 
 #include <cstdint>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "src/migrations.h"
+#include "collector/store/src/migrations.h"
 
 #include <array>
 #include <string>

@@ -1,7 +1,7 @@
 // The schema of the database as numbered migrations, never edited once released.
 #pragma once
 
-#include "src/connection.h"
+#include "collector/store/src/connection.h"
 
 #include <muster/common/status.h>
 

@@ -1,7 +1,7 @@
-#include "src/range_reader.h"
+#include "collector/store/src/range_reader.h"
 
-#include "src/keys.h"
-#include "src/schema_table.h"
+#include "collector/store/src/keys.h"
+#include "collector/store/src/schema_table.h"
 
 #include <algorithm>
 #include <cstring>

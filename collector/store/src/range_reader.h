@@ -2,9 +2,9 @@
 // most cheaply: the pyramid, chunks, and the frames that are not transposed yet.
 #pragma once
 
-#include "src/chunk_codec.h"
-#include "src/connection.h"
-#include "src/summary.h"
+#include "collector/store/src/chunk_codec.h"
+#include "collector/store/src/connection.h"
+#include "collector/store/src/summary.h"
 
 #include <muster/store/query.h>
 

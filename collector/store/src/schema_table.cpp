@@ -1,7 +1,7 @@
-#include "src/schema_table.h"
+#include "collector/store/src/schema_table.h"
 
-#include "src/keys.h"
-#include "src/known_metrics.h"
+#include "collector/store/src/keys.h"
+#include "collector/store/src/known_metrics.h"
 
 namespace muster::store {
 

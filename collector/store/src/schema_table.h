@@ -1,7 +1,7 @@
 // Registered layouts of frames, and which series their columns belong to.
 #pragma once
 
-#include "src/connection.h"
+#include "collector/store/src/connection.h"
 
 #include <muster/common/expected.h>
 #include <muster/common/telemetry.h>

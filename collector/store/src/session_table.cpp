@@ -1,6 +1,6 @@
-#include "src/session_table.h"
+#include "collector/store/src/session_table.h"
 
-#include "src/keys.h"
+#include "collector/store/src/keys.h"
 
 namespace muster::store {
 

@@ -2,7 +2,7 @@
 // and written by `flush` once per commit.
 #pragma once
 
-#include "src/connection.h"
+#include "collector/store/src/connection.h"
 
 #include <muster/common/clock.h>
 #include <muster/common/expected.h>

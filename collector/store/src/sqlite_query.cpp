@@ -1,11 +1,11 @@
-#include "src/command_log.h"
-#include "src/connection.h"
-#include "src/event_log.h"
-#include "src/keys.h"
-#include "src/known_metrics.h"
-#include "src/migrations.h"
-#include "src/range_reader.h"
-#include "src/step_reader.h"
+#include "collector/store/src/command_log.h"
+#include "collector/store/src/connection.h"
+#include "collector/store/src/event_log.h"
+#include "collector/store/src/keys.h"
+#include "collector/store/src/known_metrics.h"
+#include "collector/store/src/migrations.h"
+#include "collector/store/src/range_reader.h"
+#include "collector/store/src/step_reader.h"
 
 #include <muster/store/query.h>
 

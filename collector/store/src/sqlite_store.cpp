@@ -1,8 +1,8 @@
-#include "src/sqlite_store.h"
+#include "collector/store/src/sqlite_store.h"
 
-#include "src/command_log.h"
-#include "src/event_log.h"
-#include "src/migrations.h"
+#include "collector/store/src/command_log.h"
+#include "collector/store/src/event_log.h"
+#include "collector/store/src/migrations.h"
 
 #include <muster/common/log.h>
 

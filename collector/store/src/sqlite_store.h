@@ -4,11 +4,11 @@
 // runs ahead of the file.
 #pragma once
 
-#include "src/compactor.h"
-#include "src/connection.h"
-#include "src/frame_log.h"
-#include "src/schema_table.h"
-#include "src/session_table.h"
+#include "collector/store/src/compactor.h"
+#include "collector/store/src/connection.h"
+#include "collector/store/src/frame_log.h"
+#include "collector/store/src/schema_table.h"
+#include "collector/store/src/session_table.h"
 
 #include <muster/common/file.h>
 #include <muster/store/store.h>

@@ -1,6 +1,6 @@
-#include "src/step_reader.h"
+#include "collector/store/src/step_reader.h"
 
-#include "src/keys.h"
+#include "collector/store/src/keys.h"
 
 #include <algorithm>
 #include <cstddef>

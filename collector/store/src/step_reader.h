@@ -2,9 +2,9 @@
 // yet is read once for all series of its sender.
 #pragma once
 
-#include "src/chunk_codec.h"
-#include "src/connection.h"
-#include "src/schema_table.h"
+#include "collector/store/src/chunk_codec.h"
+#include "collector/store/src/connection.h"
+#include "collector/store/src/schema_table.h"
 
 #include <muster/store/query.h>
 

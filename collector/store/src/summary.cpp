@@ -1,4 +1,4 @@
-#include "src/summary.h"
+#include "collector/store/src/summary.h"
 
 #include <algorithm>
 #include <bit>

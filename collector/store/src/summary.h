@@ -4,7 +4,7 @@
 // it is built from frames, chunks, the pyramid or any mixture.
 #pragma once
 
-#include "src/keys.h"
+#include "collector/store/src/keys.h"
 
 #include <muster/common/status.h>
 #include <muster/store/query.h>

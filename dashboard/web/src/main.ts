@@ -5,11 +5,11 @@ import "./styles/theme.css";
 import "./styles/layout.css";
 import "./styles/components.css";
 
-import { h } from "./page/dom";
+import { h } from "./ui/dom";
 import { RunPage } from "./page/run_page";
 import { RunsPage } from "./page/runs_page";
 import { showHelp } from "./page/shortcuts";
-import { initTheme, themeButton } from "./page/theme";
+import { initTheme, themeButton } from "./ui/theme";
 
 function logo(): HTMLElement {
   return h("img", { src: "/favicon.svg", alt: "", width: 24, height: 24 });

@@ -2,8 +2,8 @@
 // and loads and stores of packs that change the width of their elements.
 #pragma once
 
-#include "cpu/quant_tables.h"
-#include "cpu/simd/pack.h"
+#include "kernels/cpu/simd/pack.h"
+#include "kernels/low_precision/cpu/quant_tables.h"
 
 namespace muster::kernels::MUSTER_SIMD_ISA {
 

@@ -1,7 +1,7 @@
 // Declares what the files of this folder define for the instruction set they are compiled for.
 #pragma once
 
-#include "cpu/simd/table.h"
+#include "kernels/cpu/simd/table.h"
 
 namespace muster::kernels::MUSTER_SIMD_ISA {
 

@@ -1,7 +1,7 @@
 // exp, sums and widening on packs.
 #pragma once
 
-#include "cpu/simd/pack.h"
+#include "kernels/cpu/simd/pack.h"
 
 #include <cstddef>
 

@@ -1,4 +1,4 @@
-#include "cpu/simd/functions.h"
+#include "kernels/cpu/simd/functions.h"
 
 namespace muster::kernels::MUSTER_SIMD_ISA {
 

@@ -3,6 +3,7 @@
 // Signatures as in the public headers; pointers instead of containers, see pack.h.
 #pragma once
 
+#include <muster/kernels/backend.h>
 #include <muster/kernels/layers.h>
 #include <muster/kernels/statistics.h>
 
@@ -45,8 +46,5 @@ template <typename T>
 [[nodiscard]] const KernelTable<T>& kernel_table();
 
 [[nodiscard]] const OptimizerTable& optimizer_table();
-
-// "baseline", "avx2" or "avx512".
-[[nodiscard]] const char* instruction_set();
 
 }  // namespace muster::kernels

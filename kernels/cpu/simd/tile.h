@@ -1,8 +1,8 @@
 // Products of small matrices that lie in the first-level cache.
 #pragma once
 
-#include "cpu/simd/pack.h"
-#include "cpu/simd/table.h"
+#include "kernels/cpu/simd/pack.h"
+#include "kernels/cpu/simd/table.h"
 
 #include <cstddef>
 

@@ -1,4 +1,4 @@
-#include "src/rules/checks.h"
+#include "optimizer/src/rules/checks.h"
 
 #include <muster/optimizer/rules/momentum.h>
 

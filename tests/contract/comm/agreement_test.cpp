@@ -1,5 +1,5 @@
 // Ranks that do not make the same call all learn it, in the same words.
-#include "world.h"
+#include "tests/contract/comm/world.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // What every backend must compute, for 1 to 4 ranks, small and large, in any memory.
-#include "samples.h"
-#include "world.h"
+#include "tests/contract/comm/samples.h"
+#include "tests/contract/comm/world.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Joining by the environment that the launcher sets.
-#include "world.h"
+#include "tests/contract/comm/world.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Peers that die, stop or do not come, and aborts: nobody hangs, and the message names who it was.
-#include "world.h"
+#include "tests/contract/comm/world.h"
 
 #include <gtest/gtest.h>
 

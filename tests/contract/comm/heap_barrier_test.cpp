@@ -1,7 +1,7 @@
 // Barriers of the symmetric heap: phases, who waited for whom, and counters that wrap.
-#include "heap_world.h"
-#include "src/group_communicator.h"
-#include "src/group_heap.h"
+#include "comm/src/group/communicator.h"
+#include "comm/src/heap/heap.h"
+#include "tests/contract/comm/heap_world.h"
 
 #include <gtest/gtest.h>
 

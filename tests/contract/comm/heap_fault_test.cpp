@@ -1,8 +1,8 @@
 // Ranks of a symmetric heap that die or stop in every phase: the survivors learn which rank and
 // where, in time, and nothing is left behind.
-#include "heap_world.h"
-#include "src/group_communicator.h"
-#include "src/group_heap.h"
+#include "comm/src/group/communicator.h"
+#include "comm/src/heap/heap.h"
+#include "tests/contract/comm/heap_world.h"
 
 #include <muster/common/hash.h>
 

@@ -1,5 +1,5 @@
 // What a symmetric heap takes from the system, when, and that all of it goes back.
-#include "heap_world.h"
+#include "tests/contract/comm/heap_world.h"
 
 #include <muster/common/file.h>
 

@@ -1,4 +1,4 @@
-#include "heap_world.h"
+#include "tests/contract/comm/heap_world.h"
 
 #include <sys/stat.h>
 

@@ -1,7 +1,7 @@
 // What the suites of the symmetric heap share: worlds of threads and processes, and reports.
 #pragma once
 
-#include "world.h"
+#include "tests/contract/comm/world.h"
 
 #include <muster/comm/symmetric_heap.h>
 

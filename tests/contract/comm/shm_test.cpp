@@ -1,5 +1,5 @@
 // What only the shared-memory backend promises: how ranks meet, and that nothing is left behind.
-#include "world.h"
+#include "tests/contract/comm/world.h"
 
 #include <muster/common/file.h>
 

@@ -1,6 +1,6 @@
 // Sub-groups: who is in them, memory shared with the parent, alternation with the parent.
-#include "samples.h"
-#include "world.h"
+#include "tests/contract/comm/samples.h"
+#include "tests/contract/comm/world.h"
 
 #include <gtest/gtest.h>
 

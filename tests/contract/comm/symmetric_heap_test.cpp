@@ -1,5 +1,5 @@
 // The symmetric heap over threads and processes: one address formula, allocation, views, barriers.
-#include "heap_world.h"
+#include "tests/contract/comm/heap_world.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "world.h"
+#include "tests/contract/comm/world.h"
 
 #include <gtest/gtest.h>
 

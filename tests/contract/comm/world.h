@@ -1,7 +1,7 @@
 // One group of ranks of any backend: threads for local, forked processes for shm and gloo.
 #pragma once
 
-#include "support/forked_ranks.h"
+#include "tests/support/forked_ranks.h"
 
 #include <muster/comm/backends.h>
 

@@ -1,4 +1,4 @@
-#include "job.h"
+#include "tests/integration/support/job.h"
 
 #include <muster/common/check.h>
 #include <muster/common/file.h>

@@ -2,7 +2,7 @@
 // step in milliseconds. Paths of the programs come from the build.
 #pragma once
 
-#include "process.h"
+#include "tests/integration/support/process.h"
 
 #include <memory>
 #include <string>

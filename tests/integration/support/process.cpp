@@ -1,4 +1,4 @@
-#include "process.h"
+#include "tests/integration/support/process.h"
 
 #include <muster/common/check.h>
 

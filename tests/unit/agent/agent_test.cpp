@@ -1,5 +1,5 @@
 // Agents over thread ranks, without a collector.
-#include "train_group.h"
+#include "tests/unit/agent/train_group.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Attention modes, block attention and gradient reach through whole agents, as a collector sees
 // them.
-#include "fake_collector.h"
-#include "train_group.h"
+#include "tests/unit/agent/fake_collector.h"
+#include "tests/unit/agent/train_group.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -279,7 +279,7 @@ TEST_F(WatchedAttention, AnEvaluationRecordsNothing) {
     record.norm_bound = bounds;
     context.agent.record_moba(0, record);
     context.agent.record_reach(0, {1, 1, 1, 1});
-    kernels::EpEvent event;
+    parallel::EpEvent event;
     event.ranks = 2;
     event.copies = 1;
     context.agent.record_ep(0, event);
@@ -299,7 +299,7 @@ TEST_F(WatchedAttention, ExpertParallelismAddsUpOverTheJobAndWaitsAreEachRanksOw
   options.model->expert_ranks = 2;
   options.on_step = [](StepContext& context) {
     for (int pass = 0; pass < 2; ++pass) {
-      kernels::EpEvent event;
+      parallel::EpEvent event;
       event.ranks = 2;
       event.rank_imbalance = 1.5 + pass;
       event.rows = 32;
@@ -373,7 +373,7 @@ TEST(AttentionMisuse, NamesWhatDoesNotFitTheModel) {
       misuse("moba:64,3", [](Agent& agent) { agent.record_reach(2, {}); }),
       HasSubstr("attention layer 2"));
   EXPECT_THAT(
-      misuse("full", [](Agent& agent) { agent.record_ep(0, kernels::EpEvent{}); }),
+      misuse("full", [](Agent& agent) { agent.record_ep(0, parallel::EpEvent{}); }),
       HasSubstr("0 ranks"));
 }
 
@@ -390,7 +390,7 @@ TEST(AttentionMisuse, ExpertEventsOfAModelWithoutExpertRanksAreNotLookedAt) {
   options.total_steps = 2;
   options.model = model_of("");
   options.on_step = [](StepContext& context) {
-    kernels::EpEvent event;
+    parallel::EpEvent event;
     event.ranks = 4;
     context.agent.record_ep(17, event);
   };

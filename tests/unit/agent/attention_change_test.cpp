@@ -1,7 +1,6 @@
 // When a run may go on under another attention schedule, and what a checkpoint keeps of attention.
-#include "src/attention_change.h"
-
-#include "src/attention_state.h"
+#include "agent/src/attention/change.h"
+#include "agent/src/attention/state.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // The checkpoint and ending rules of the verdict.
-#include "lane_ranks.h"
+#include "tests/unit/agent/lane_ranks.h"
 
 #include <gtest/gtest.h>
 

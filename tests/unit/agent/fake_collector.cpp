@@ -1,4 +1,4 @@
-#include "fake_collector.h"
+#include "tests/unit/agent/fake_collector.h"
 
 #include <muster/common/check.h>
 

@@ -1,6 +1,6 @@
 // The agent's guards over thread ranks and a real optimizer: QK-clip for every attention, clipping,
 // loss scale, evaluation, overlap.
-#include "train_group.h"
+#include "tests/unit/agent/train_group.h"
 
 #include <muster/checkpoint/pieces.h>
 

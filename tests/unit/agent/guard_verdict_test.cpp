@@ -1,5 +1,5 @@
 // What the verdict makes of clipping, loss scale and QK-clip, from reduced lanes alone.
-#include "lane_ranks.h"
+#include "tests/unit/agent/lane_ranks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

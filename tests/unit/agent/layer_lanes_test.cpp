@@ -1,5 +1,5 @@
 // Lanes of single layers: block attention and expert parallelism.
-#include "lane_ranks.h"
+#include "tests/unit/agent/lane_ranks.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What single passes of a layer add to its lanes.
-#include "src/layer_record.h"
+#include "agent/src/verdict/layer_report.h"
 
 #include <gtest/gtest.h>
 
@@ -160,7 +160,7 @@ TEST_F(LayerRecord, ReachAddsUpOverPassesAndIsNeverMoreThanThereIs) {
 }
 
 TEST(EpRecord, TheWorstPassCountsForImbalanceAndAllForTheRest) {
-  kernels::EpEvent event;
+  parallel::EpEvent event;
   event.rank_imbalance = 3.0;
   event.copies = 2;
   event.rows = 64;

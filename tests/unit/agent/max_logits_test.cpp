@@ -1,5 +1,5 @@
 // Max logits belong to one step.
-#include "train_group.h"
+#include "tests/unit/agent/train_group.h"
 
 #include <gtest/gtest.h>
 

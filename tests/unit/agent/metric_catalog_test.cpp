@@ -1,6 +1,5 @@
-#include "src/metric_catalog.h"
-
-#include "lane_ranks.h"
+#include "agent/src/metrics/catalog.h"
+#include "tests/unit/agent/lane_ranks.h"
 
 #include <muster/common/file.h>
 

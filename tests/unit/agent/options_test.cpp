@@ -1,6 +1,6 @@
-#include "src/rank_state.h"
-#include "src/step_events.h"
-#include "train_group.h"
+#include "agent/src/checkpoint/rank_state.h"
+#include "agent/src/runtime/step_events.h"
+#include "tests/unit/agent/train_group.h"
 
 #include <gtest/gtest.h>
 

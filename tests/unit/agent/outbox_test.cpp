@@ -1,7 +1,7 @@
-#include "src/outbox.h"
+#include "agent/src/uplink/outbox.h"
 
-#include "src/backoff.h"
-#include "train_group.h"
+#include "agent/src/uplink/backoff.h"
+#include "tests/unit/agent/train_group.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
 // The promise of the training thread: recording and publishing a step neither allocates nor makes a
 // system call.
-#include "lane_ranks.h"
-#include "src/layer_record.h"
-#include "src/metric_catalog.h"
-#include "src/telemetry.h"
-#include "src/uplink.h"
+#include "agent/src/metrics/catalog.h"
+#include "agent/src/uplink/telemetry.h"
+#include "agent/src/uplink/uplink.h"
+#include "agent/src/verdict/layer_report.h"
+#include "tests/unit/agent/lane_ranks.h"
 
 #include <gtest/gtest.h>
 
@@ -103,7 +103,7 @@ class PublishCost : public testing::Test {
     record.sink_share = shares;
     record.gate_margin = shares;
     rank_.moba[0].clear();
-    kernels::EpEvent event;
+    parallel::EpEvent event;
     event.ranks = 2;
     times_.clear();
     for (int pass = 0; pass < 2; ++pass) {

@@ -1,5 +1,5 @@
 // Agents of N ranks save, agents of M ranks go on: through real checkpoints of real optimizers.
-#include "train_group.h"
+#include "tests/unit/agent/train_group.h"
 
 #include <muster/checkpoint/pieces.h>
 #include <muster/comm/backends.h>

@@ -1,6 +1,6 @@
 // Whole agents over thread ranks, with a collector that answers.
-#include "fake_collector.h"
-#include "train_group.h"
+#include "tests/unit/agent/fake_collector.h"
+#include "tests/unit/agent/train_group.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "train_group.h"
+#include "tests/unit/agent/train_group.h"
 
 #include <muster/comm/backends.h>
 #include <muster/kernels/low_precision.h>

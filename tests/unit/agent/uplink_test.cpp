@@ -1,9 +1,9 @@
 // The uplink against a fake collector, without a trainer.
-#include "src/uplink.h"
+#include "agent/src/uplink/uplink.h"
 
-#include "fake_collector.h"
-#include "src/telemetry.h"
-#include "train_group.h"
+#include "agent/src/uplink/telemetry.h"
+#include "tests/unit/agent/fake_collector.h"
+#include "tests/unit/agent/train_group.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "lane_ranks.h"
+#include "tests/unit/agent/lane_ranks.h"
 
 #include <gtest/gtest.h>
 

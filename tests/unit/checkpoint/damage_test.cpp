@@ -1,5 +1,5 @@
 // What is damaged is found and named, and an older checkpoint takes its place.
-#include "fixture.h"
+#include "tests/unit/checkpoint/fixture.h"
 
 #include <muster/common/hash.h>
 

@@ -1,7 +1,7 @@
 // Every disk operation of a save is made to fail, to kill the process and to lose power. The oracle
 // is the same each time: the previous checkpoint or the new one, bit for bit, never a mixture.
-#include "faulty_disk.h"
-#include "fixture.h"
+#include "tests/unit/checkpoint/faulty_disk.h"
+#include "tests/unit/checkpoint/fixture.h"
 
 #include <sys/wait.h>
 #include <unistd.h>

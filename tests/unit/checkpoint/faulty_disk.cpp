@@ -1,4 +1,4 @@
-#include "faulty_disk.h"
+#include "tests/unit/checkpoint/faulty_disk.h"
 
 #include <sys/stat.h>
 

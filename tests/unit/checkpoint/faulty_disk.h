@@ -1,7 +1,7 @@
 // Disks that fail, kill the process or lose power at the k-th operation.
 #pragma once
 
-#include "disk.h"
+#include "checkpoint/src/disk.h"
 
 #include <sys/types.h>
 

@@ -1,4 +1,4 @@
-#include "fixture.h"
+#include "tests/unit/checkpoint/fixture.h"
 
 #include <muster/checkpoint/pieces.h>
 #include <muster/common/random.h>

@@ -2,7 +2,7 @@
 // the three calls that make a checkpoint.
 #pragma once
 
-#include "writer.h"
+#include "checkpoint/src/writer.h"
 
 #include <muster/checkpoint/checkpoint.h>
 #include <muster/common/clock.h>

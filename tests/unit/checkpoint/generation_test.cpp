@@ -1,6 +1,6 @@
-#include "generation.h"
+#include "checkpoint/src/generation.h"
 
-#include "fixture.h"
+#include "tests/unit/checkpoint/fixture.h"
 
 #include <muster/common/file.h>
 

@@ -1,5 +1,5 @@
 // Where pieces lie in a flattened tensor, and whether they tile it.
-#include "intervals.h"
+#include "checkpoint/src/intervals.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What N ranks wrote, read by M, through real files.
-#include "fixture.h"
+#include "tests/unit/checkpoint/fixture.h"
 
 #include <muster/checkpoint/pieces.h>
 #include <muster/common/hash.h>

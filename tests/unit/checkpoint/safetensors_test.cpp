@@ -1,5 +1,5 @@
 // The format against its specification: one file written by hand, byte for byte, and each rule.
-#include "safetensors.h"
+#include "checkpoint/src/safetensors.h"
 
 #include <gtest/gtest.h>
 

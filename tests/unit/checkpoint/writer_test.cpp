@@ -1,4 +1,4 @@
-#include "fixture.h"
+#include "tests/unit/checkpoint/fixture.h"
 
 #include <algorithm>
 #include <cstring>

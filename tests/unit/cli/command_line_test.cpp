@@ -1,5 +1,5 @@
 // The executable as a user meets it: what it prints, and the code it ends with.
-#include "program.h"
+#include "tests/unit/cli/program.h"
 
 #include <muster/checkpoint/checkpoint.h>
 #include <muster/collector/collector.h>

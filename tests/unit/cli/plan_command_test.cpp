@@ -1,5 +1,5 @@
 // `muster plan optimizer` as a user meets it.
-#include "program.h"
+#include "tests/unit/cli/program.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

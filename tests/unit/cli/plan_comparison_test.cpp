@@ -1,5 +1,5 @@
 // Which layout is advised, and the table that compares them.
-#include "plan/comparison.h"
+#include "cli/plan/comparison.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,8 +1,8 @@
 // `muster plan ep` as a user meets it: the calculator, and traces replayed under another planner.
-#include "plan/ep_replay.h"
-#include "program.h"
+#include "cli/plan/ep/replay.h"
+#include "tests/unit/cli/program.h"
 
-#include <muster/kernels/ep/trace.h>
+#include <muster/parallel/experts/trace.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -171,10 +171,10 @@ class PlanEpReplay : public ::testing::Test {
     return result;
   }
 
-  void record(const kernels::EpTraceOptions& options = {}) {
-    kernels::EpPlanner planner{header_.shape, header_.balance};
-    kernels::EpPlan plan{header_.shape, header_.balance};
-    auto writer = kernels::EpTraceWriter::open(path(), header_, options).value();
+  void record(const parallel::EpTraceOptions& options = {}) {
+    parallel::EpPlanner planner{header_.shape, header_.balance};
+    parallel::EpPlan plan{header_.shape, header_.balance};
+    auto writer = parallel::EpTraceWriter::open(path(), header_, options).value();
     for (int step = 10; step < 13; ++step) {
       for (int layer = 0; layer < 2; ++layer) {
         std::vector<std::int32_t> counts(4 * 16, 0);
@@ -192,7 +192,7 @@ class PlanEpReplay : public ::testing::Test {
   }
 
   fs::path folder_;
-  kernels::EpTraceHeader header_;
+  parallel::EpTraceHeader header_;
 };
 
 TEST_F(PlanEpReplay, WithoutOptionsIsTheRecordedPlan) {
@@ -218,7 +218,7 @@ TEST_F(PlanEpReplay, WithoutOptionsIsTheRecordedPlan) {
 TEST_F(PlanEpReplay, OtherPlannersStandBesideTheRecordedOne) {
   record();
   EpReplayOptions options;
-  options.mode = kernels::EpBalanceMode::kNone;
+  options.mode = parallel::EpBalanceMode::kNone;
   const EpReplayReport none = replay(path(), options).value();
   EXPECT_EQ(none.layers[1].replayed.copies, 0);
   EXPECT_EQ(none.layers[1].replayed.imbalance_after_max, none.layers[1].imbalance_before_max);
@@ -246,7 +246,7 @@ TEST_F(PlanEpReplay, OtherPlannersStandBesideTheRecordedOne) {
 TEST_F(PlanEpReplay, WireRowsAreThoseThatLeaveTheRank) {
   record();
   EpReplayOptions options;
-  options.mode = kernels::EpBalanceMode::kNone;
+  options.mode = parallel::EpBalanceMode::kNone;
   std::int64_t once = 0;
   std::int64_t each = 0;
   for (int step = 10; step < 13; ++step) {
@@ -262,7 +262,7 @@ TEST_F(PlanEpReplay, WireRowsAreThoseThatLeaveTheRank) {
   EXPECT_EQ(report.layers[0].replayed.wire_rows, once);
   EXPECT_EQ(report.layers[0].replayed.wire_tokens, 3 * 64);
   fs::remove(path());
-  kernels::EpTraceOptions counts_only;
+  parallel::EpTraceOptions counts_only;
   counts_only.choices = false;
   record(counts_only);
   const EpReplayReport counted = replay(path(), options).value();

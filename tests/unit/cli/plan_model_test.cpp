@@ -1,5 +1,5 @@
 // The model file and the presets of `muster plan optimizer`.
-#include "plan/model.h"
+#include "cli/plan/model.h"
 
 #include <muster/optimizer/plan.h>
 

@@ -1,5 +1,5 @@
-#include "text/table.h"
-#include "text/units.h"
+#include "cli/text/table.h"
+#include "cli/text/units.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Commands: from an operator to every rank of the newest generation, in one order.
-#include "running_collector.h"
+#include "tests/unit/collector/running_collector.h"
 
 #include <gtest/gtest.h>
 

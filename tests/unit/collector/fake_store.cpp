@@ -1,6 +1,6 @@
-#include "fake_store.h"
+#include "tests/unit/collector/fake_store.h"
 
-#include "scripted_client.h"
+#include "tests/unit/collector/scripted_client.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // From samples to findings, events and commands.
-#include "running_collector.h"
+#include "tests/unit/collector/running_collector.h"
 
 #include <gtest/gtest.h>
 

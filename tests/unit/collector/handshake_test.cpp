@@ -1,7 +1,7 @@
 // Who is let in.
-#include "src/handshake.h"
+#include "collector/src/handshake.h"
 
-#include "scripted_client.h"
+#include "tests/unit/collector/scripted_client.h"
 
 #include <gtest/gtest.h>
 

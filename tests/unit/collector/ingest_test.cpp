@@ -1,8 +1,8 @@
 // The writer's work without threads: which answers a transaction earns, and in which order.
-#include "src/ingest.h"
+#include "collector/src/ingest.h"
 
-#include "fake_store.h"
-#include "scripted_client.h"
+#include "tests/unit/collector/fake_store.h"
+#include "tests/unit/collector/scripted_client.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-#include "src/liveness.h"
+#include "collector/src/liveness.h"
 
-#include "scripted_client.h"
+#include "tests/unit/collector/scripted_client.h"
 
 #include <muster/common/clock.h>
 

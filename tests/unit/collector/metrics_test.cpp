@@ -1,6 +1,6 @@
-#include "src/metrics.h"
+#include "collector/src/metrics.h"
 
-#include "scripted_client.h"
+#include "tests/unit/collector/scripted_client.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Attention modes and expert parallelism: from samples and events of agents to findings.
-#include "running_collector.h"
+#include "tests/unit/collector/running_collector.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The collector dies and comes back on the same database; agents reconnect.
-#include "running_collector.h"
+#include "tests/unit/collector/running_collector.h"
 
 #include <gtest/gtest.h>
 

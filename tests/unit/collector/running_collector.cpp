@@ -1,6 +1,6 @@
-#include "running_collector.h"
+#include "tests/unit/collector/running_collector.h"
 
-#include "src/history.h"
+#include "collector/src/history.h"
 
 #include <muster/common/check.h>
 #include <muster/common/random.h>

@@ -1,13 +1,13 @@
 // A collector on a free port with a database of its own, and what tests ask of it.
 #pragma once
 
-#include "fake_store.h"
-#include "scripted_client.h"
-#include "src/service.h"
+#include "collector/src/service.h"
+#include "tests/unit/collector/fake_store.h"
+#include "tests/unit/collector/scripted_client.h"
 
 #include <muster/collector/collector.h>
-#include <muster/collector/policy.h>
 #include <muster/common/clock.h>
+#include <muster/policy/policy.h>
 #include <muster/store/query.h>
 
 #include <filesystem>

@@ -1,6 +1,6 @@
-#include "src/schema_view.h"
+#include "collector/src/schema_view.h"
 
-#include "scripted_client.h"
+#include "tests/unit/collector/scripted_client.h"
 
 #include <gtest/gtest.h>
 

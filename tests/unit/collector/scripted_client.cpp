@@ -1,4 +1,4 @@
-#include "scripted_client.h"
+#include "tests/unit/collector/scripted_client.h"
 
 #include <muster/common/check.h>
 

@@ -1,5 +1,5 @@
 // Conversations with one peer: who is let in, what is stored and acked, what ends a connection.
-#include "running_collector.h"
+#include "tests/unit/collector/running_collector.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What keeps a collector from starting is said at once and in one sentence.
-#include "running_collector.h"
+#include "tests/unit/collector/running_collector.h"
 
 #include <gtest/gtest.h>
 

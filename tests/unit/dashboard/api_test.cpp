@@ -1,6 +1,6 @@
-#include "server/api.h"
+#include "dashboard/server/api.h"
 
-#include "fake_query.h"
+#include "tests/unit/dashboard/fake_query.h"
 
 #include <gtest/gtest.h>
 

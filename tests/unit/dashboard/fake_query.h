@@ -1,7 +1,7 @@
 // A store in memory: what it holds is set by the test, what it was asked is kept.
 #pragma once
 
-#include "server/query_source.h"
+#include "dashboard/server/query_source.h"
 
 #include <muster/store/query.h>
 

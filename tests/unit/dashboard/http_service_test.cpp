@@ -1,8 +1,8 @@
-#include "server/http_service.h"
+#include "dashboard/server/http_service.h"
 
-#include "fake_query.h"
-#include "http_client.h"
-#include "server/start_server.h"
+#include "dashboard/server/start_server.h"
+#include "tests/unit/dashboard/fake_query.h"
+#include "tests/unit/dashboard/http_client.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-#include "server/live_feed.h"
+#include "dashboard/server/live_feed.h"
 
-#include "fake_query.h"
+#include "tests/unit/dashboard/fake_query.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "server/query_parameters.h"
+#include "dashboard/server/query_parameters.h"
 
 #include <gtest/gtest.h>
 

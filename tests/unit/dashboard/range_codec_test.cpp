@@ -1,4 +1,4 @@
-#include "server/range_codec.h"
+#include "dashboard/server/range_codec.h"
 
 #include <gtest/gtest.h>
 

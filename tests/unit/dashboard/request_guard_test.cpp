@@ -1,4 +1,4 @@
-#include "server/request_guard.h"
+#include "dashboard/server/request_guard.h"
 
 #include <gtest/gtest.h>
 

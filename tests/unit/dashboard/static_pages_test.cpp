@@ -1,4 +1,4 @@
-#include "server/static_pages.h"
+#include "dashboard/server/static_pages.h"
 
 #include <gtest/gtest.h>
 

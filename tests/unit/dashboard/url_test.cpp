@@ -1,4 +1,4 @@
-#include "server/url.h"
+#include "dashboard/server/url.h"
 
 #include <gtest/gtest.h>
 

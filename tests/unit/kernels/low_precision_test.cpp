@@ -1,4 +1,4 @@
-#include "numbers.h"
+#include "tests/unit/kernels/numbers.h"
 
 #include <muster/kernels/update_kernels.h>
 

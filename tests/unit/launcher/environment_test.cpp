@@ -1,4 +1,4 @@
-#include "launcher/environment.h"
+#include "launcher/src/environment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "fixture.h"
+#include "tests/unit/launcher/fixture.h"
 
 #include <muster/checkpoint/checkpoint.h>
 #include <muster/common/clock.h>

@@ -1,7 +1,7 @@
 // A launcher over small shell programs, its output caught in a pipe.
 #pragma once
 
-#include "launcher/launcher.h"
+#include <muster/launcher/launcher.h>
 
 #include <gtest/gtest.h>
 

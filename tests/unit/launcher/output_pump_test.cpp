@@ -1,4 +1,4 @@
-#include "launcher/output_pump.h"
+#include "launcher/src/output_pump.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,5 @@
 // The sink against a collector played by the test on a loopback socket.
-#include "launcher/wire_event_sink.h"
-
+#include <muster/launcher/wire_event_sink.h>
 #include <muster/wire/codec.h>
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Adaptive clipping over rows, whole or in parts.
-#include "model.h"
+#include "tests/unit/optimizer/model.h"
 
 #include <gtest/gtest.h>
 

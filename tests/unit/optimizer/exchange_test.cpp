@@ -1,7 +1,7 @@
-#include "src/exchange.h"
+#include "optimizer/src/storage/exchange.h"
 
-#include "model.h"
-#include "src/update_matrices.h"
+#include "optimizer/src/update/matrices.h"
+#include "tests/unit/optimizer/model.h"
 
 #include <gtest/gtest.h>
 

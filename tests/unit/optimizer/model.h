@@ -2,7 +2,7 @@
 // so that any number of ranks must end with the same bits.
 #pragma once
 
-#include "ranks.h"
+#include "tests/unit/optimizer/ranks.h"
 
 #include <muster/common/random.h>
 #include <muster/kernels/low_precision.h>

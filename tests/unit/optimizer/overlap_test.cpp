@@ -1,6 +1,6 @@
 // Buckets that move on a thread of their own.
-#include "model.h"
-#include "src/mover.h"
+#include "optimizer/src/storage/comm_thread.h"
+#include "tests/unit/optimizer/model.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // The plan as a report: its figures against formulas worked out by hand.
-#include "layout_model.h"
+#include "tests/unit/optimizer/layout/model.h"
 
 #include <muster/optimizer/plan.h>
 

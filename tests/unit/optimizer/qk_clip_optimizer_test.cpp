@@ -1,5 +1,5 @@
 // QK-clip through an optimizer: float weights, whoever owns the rows, and what is refused.
-#include "ranks.h"
+#include "tests/unit/optimizer/ranks.h"
 
 #include <muster/common/random.h>
 #include <muster/kernels/low_precision.h>

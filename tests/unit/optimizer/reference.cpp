@@ -1,4 +1,4 @@
-#include "reference.h"
+#include "tests/unit/optimizer/reference.h"
 
 #include <muster/optimizer/newton_schulz_sets.h>
 

@@ -1,4 +1,4 @@
-#include "src/routing.h"
+#include "optimizer/src/routing/routing.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

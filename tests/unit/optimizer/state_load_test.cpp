@@ -1,5 +1,5 @@
 // Conversions on load, and what is refused before anything is touched.
-#include "state_store.h"
+#include "tests/unit/optimizer/state_store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // State saved by N ranks in one layout goes on at M ranks in another as if nothing had happened.
-#include "state_store.h"
+#include "tests/unit/optimizer/state_store.h"
 
 #include <gtest/gtest.h>
 

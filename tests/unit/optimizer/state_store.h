@@ -1,7 +1,7 @@
 // A checkpoint in memory: the pieces of all ranks put together, and a StateSource over them.
 #pragma once
 
-#include "model.h"
+#include "tests/unit/optimizer/model.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Whole updates through an optimizer of one rank: what the pieces of Muon make together, and the
 // statistics that every rule leaves.
-#include "ranks.h"
-#include "reference.h"
+#include "tests/unit/optimizer/ranks.h"
+#include "tests/unit/optimizer/reference.h"
 
 #include <muster/common/random.h>
 

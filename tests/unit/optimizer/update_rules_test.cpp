@@ -1,5 +1,5 @@
 // Each rule on one shard, without an optimizer, against the reference in double.
-#include "reference.h"
+#include "tests/unit/optimizer/reference.h"
 
 #include <muster/common/random.h>
 #include <muster/optimizer/rules/sgd.h>

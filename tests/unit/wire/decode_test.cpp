@@ -1,5 +1,5 @@
 // Bytes that a peer should not have sent, written field by field.
-#include "message_samples.h"
+#include "tests/unit/wire/message_samples.h"
 
 #include <muster/wire/codec.h>
 

@@ -1,6 +1,6 @@
 // Frames on a stream: the cap, slow and bulk arrival, what ends a stream and what does not.
-#include "largest_allocation.h"
-#include "message_samples.h"
+#include "tests/unit/wire/largest_allocation.h"
+#include "tests/unit/wire/message_samples.h"
 
 #include <muster/wire/codec.h>
 

@@ -1,6 +1,6 @@
 // The bytes of every message are frozen in tests/golden/wire: an unplanned change of the format
 // fails here. MUSTER_GOLDEN_UPDATE=1 rewrites the files when the change is meant.
-#include "message_samples.h"
+#include "tests/unit/wire/message_samples.h"
 
 #include <muster/wire/codec.h>
 

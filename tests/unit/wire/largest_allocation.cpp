@@ -1,4 +1,4 @@
-#include "largest_allocation.h"
+#include "tests/unit/wire/largest_allocation.h"
 
 #include <atomic>
 #include <cstdlib>

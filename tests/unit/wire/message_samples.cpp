@@ -1,4 +1,4 @@
-#include "message_samples.h"
+#include "tests/unit/wire/message_samples.h"
 
 #include <bit>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Every message comes back as it was sent.
-#include "message_samples.h"
+#include "tests/unit/wire/message_samples.h"
 
 #include <muster/wire/codec.h>
 

@@ -1,5 +1,5 @@
 // Which bytes may travel in a text field.
-#include "src/text.h"
+#include "wire/src/text.h"
 
 #include <gtest/gtest.h>
 

@@ -14,9 +14,9 @@
 #include <muster/comm/communicator.h>
 #include <muster/common/clock.h>
 #include <muster/common/expected.h>
-#include <muster/kernels/ep/event.h>
 #include <muster/optimizer/optimizer.h>
 #include <muster/optimizer/qk_clip.h>
+#include <muster/parallel/experts/event.h>
 
 #include <chrono>
 #include <cstdint>
@@ -236,7 +236,7 @@ class Agent {
 
   // Folds one pass of an expert-parallel MoE layer, of ModelInfo::expert_ranks ranks, into the
   // step. All ranks of the group record the same passes. Does nothing when expert_ranks is 0.
-  virtual void record_ep(std::size_t moe_layer_index, const kernels::EpEvent& event) = 0;
+  virtual void record_ep(std::size_t moe_layer_index, const parallel::EpEvent& event) = 0;
 
   // Ends the step: reduces gradients, agrees on the verdict, updates, clips, gathers, commits or
   // begins checkpoints, hands the sample to the I/O thread. `loss_sum` in nats over `token_count`

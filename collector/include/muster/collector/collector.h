@@ -1,7 +1,7 @@
 // The collector service: ingest, store, detect, decide, command. `muster collector` runs one.
 //
-// Threads: one for network I/O, one for the store; both end in stop(). The dashboard is handed in as
-// an HTTP handler so that the collector does not include it.
+// Threads: one for network I/O, one for the store; both end in stop(). The dashboard is handed in
+// as an HTTP handler so that the collector does not include it.
 #pragma once
 
 #include <muster/common/clock.h>

@@ -21,9 +21,9 @@ class CheckFailure : public std::logic_error {
 }  // namespace muster
 
 // Always on. `message` is evaluated only on failure.
-#define MUSTER_CHECK(condition, message)                                \
-  do {                                                                  \
-    if (!(condition)) [[unlikely]] {                                    \
-      ::muster::fail_check(#condition, __FILE__, __LINE__, (message));  \
-    }                                                                   \
+#define MUSTER_CHECK(condition, message)                               \
+  do {                                                                 \
+    if (!(condition)) [[unlikely]] {                                   \
+      ::muster::fail_check(#condition, __FILE__, __LINE__, (message)); \
+    }                                                                  \
   } while (false)

@@ -19,7 +19,9 @@ namespace muster {
 class FileDescriptor {
  public:
   FileDescriptor() = default;
+
   explicit FileDescriptor(int fd) : fd_(fd) {}
+
   ~FileDescriptor();
   FileDescriptor(const FileDescriptor&) = delete;
   FileDescriptor& operator=(const FileDescriptor&) = delete;
@@ -42,7 +44,8 @@ class FileDescriptor {
     const std::filesystem::path& path, std::size_t size_max_bytes = std::size_t{1} << 30);
 
 // Writes `path`.tmp, fsyncs, renames over `path`, fsyncs the folder.
-[[nodiscard]] Status write_file_durably(const std::filesystem::path& path, std::string_view content);
+[[nodiscard]] Status write_file_durably(
+    const std::filesystem::path& path, std::string_view content);
 
 [[nodiscard]] Status write_all(int fd, std::span<const std::byte> bytes, std::string_view name);
 [[nodiscard]] Status fsync_directory(const std::filesystem::path& path);

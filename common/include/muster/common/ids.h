@@ -12,9 +12,11 @@ template <typename Tag, typename T>
 class StrongId {
  public:
   constexpr StrongId() = default;
+
   constexpr explicit StrongId(T value) : value_(value) {}
 
   [[nodiscard]] constexpr T value() const { return value_; }
+
   // NOLINTNEXTLINE(modernize-use-nullptr): the 0 of a defaulted comparison is not a pointer.
   friend constexpr auto operator<=>(StrongId, StrongId) = default;
 
@@ -23,9 +25,10 @@ class StrongId {
 };
 
 using Rank = StrongId<struct RankTag, std::int32_t>;
-using StepIndex = StrongId<struct StepIndexTag, std::int64_t>;      // Optimizer steps, from 0.
-using Generation = StrongId<struct GenerationTag, std::int64_t>;    // One launch of the whole job, from 1.
-using CommandId = StrongId<struct CommandIdTag, std::uint64_t>;     // Ascending per run, from 1.
+using StepIndex = StrongId<struct StepIndexTag, std::int64_t>;  // Optimizer steps, from 0.
+using Generation =
+    StrongId<struct GenerationTag, std::int64_t>;  // One launch of the whole job, from 1.
+using CommandId = StrongId<struct CommandIdTag, std::uint64_t>;  // Ascending per run, from 1.
 
 // One process of one launch of one run. `incarnation` is random per process start.
 struct Identity {

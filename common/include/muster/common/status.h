@@ -75,9 +75,9 @@ class [[nodiscard]] Status {
 }  // namespace muster
 
 // Leaves the enclosing function with the Status of `expression` unless it is a success.
-#define MUSTER_RETURN_IF_ERROR(expression)                        \
-  do {                                                            \
+#define MUSTER_RETURN_IF_ERROR(expression)                                      \
+  do {                                                                          \
     if (::muster::Status muster_status_ = (expression); !muster_status_.ok()) { \
-      return muster_status_;                                      \
-    }                                                             \
+      return muster_status_;                                                    \
+    }                                                                           \
   } while (false)

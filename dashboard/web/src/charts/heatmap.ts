@@ -2,9 +2,9 @@
 
 import type { SeriesInfo } from "../data/types";
 import type { RunEvent } from "../data/types";
-import { h, setText } from "../page/dom";
-import { number, tick } from "../page/format";
-import { color } from "../page/theme";
+import { h, setText } from "../ui/dom";
+import { number, tick } from "../ui/format";
+import { color } from "../ui/theme";
 import { AXIS_BOTTOM, AXIS_LEFT, PAD_RIGHT, PAD_TOP, type Plot, toStep, toX } from "./geometry";
 import { type Cells, collectCells, type Ramp, rampPosition, renderCells } from "./heatmap_image";
 import { drawMarks, drawReplaced, eventsNear, visibleEvents } from "./marks";

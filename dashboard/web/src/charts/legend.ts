@@ -1,6 +1,6 @@
 // The names of a chart's curves with their value at the cursor; a click hides or shows one.
 
-import { fill, h, setText } from "../page/dom";
+import { fill, h, setText } from "../ui/dom";
 
 interface Entry {
   label: string;

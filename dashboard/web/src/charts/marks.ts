@@ -2,7 +2,7 @@
 
 import { replacedFrom } from "../data/lineage";
 import type { GenerationInfo, RunEvent } from "../data/types";
-import { color } from "../page/theme";
+import { color } from "../ui/theme";
 import { type Plot, toX } from "./geometry";
 import { eventVariable, withAlpha } from "./palette";
 

@@ -3,8 +3,8 @@
 import { fetchStep } from "../data/api";
 import { filled, generationAt, type Matrix, matrixOf } from "../data/matrix";
 import type { StepAnswer } from "../data/types";
-import { h, setText } from "../page/dom";
-import { grouped, step as stepText } from "../page/format";
+import { h, setText } from "../ui/dom";
+import { grouped, step as stepText } from "../ui/format";
 import { type Cell, MatrixPlot, type MatrixPicture } from "./matrix_plot";
 import { Panel, type PanelContext } from "./panel";
 import { stepRow, Tooltip, valueRow } from "./tooltip";

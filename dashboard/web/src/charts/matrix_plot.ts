@@ -1,8 +1,8 @@
 // Draws a matrix of one step on a canvas: cells, axes, and the margins that sum it up. Says which cell is where.
 
 import type { Matrix } from "../data/matrix";
-import { h } from "../page/dom";
-import { color } from "../page/theme";
+import { h } from "../ui/dom";
+import { color } from "../ui/theme";
 
 type Rgb = readonly [number, number, number];
 

@@ -1,7 +1,7 @@
 // Colours: twelve for curves (the first eight told apart with any colour vision), one ramp for heatmaps, one per kind
 // of event. Values for both themes live in styles/theme.css.
 
-import { color } from "../page/theme";
+import { color } from "../ui/theme";
 
 const CURVE_COUNT = 12;
 

@@ -2,8 +2,8 @@
 
 import type { RangeCache } from "../data/range_cache";
 import type { RunModel } from "../data/run_model";
-import { fill, h, setText, type Child } from "../page/dom";
-import type { View } from "../page/view";
+import { fill, h, setText, type Child } from "../ui/dom";
+import type { View } from "../data/view";
 
 export interface PanelContext {
   model: RunModel;

@@ -1,8 +1,8 @@
 // The box beside the cursor: the step, the values there, and the events whose mark is touched.
 
 import type { RunEvent } from "../data/types";
-import { fill, h, type Child } from "../page/dom";
-import { number, step as stepText, words } from "../page/format";
+import { fill, h, type Child } from "../ui/dom";
+import { number, step as stepText, words } from "../ui/format";
 import { eventVariable } from "./palette";
 
 export class Tooltip {

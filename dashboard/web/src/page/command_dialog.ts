@@ -2,7 +2,7 @@
 
 import { postCommand } from "../data/api";
 import type { CommandAccess, CommandKind } from "../data/types";
-import { h } from "./dom";
+import { h } from "../ui/dom";
 
 export interface CommandForm {
   kind: CommandKind;

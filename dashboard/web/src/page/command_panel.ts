@@ -3,8 +3,8 @@
 import type { RunModel } from "../data/run_model";
 import type { CommandStatus } from "../data/types";
 import { askCommand, COMMANDS } from "./command_dialog";
-import { fill, h } from "./dom";
-import { number, step, words } from "./format";
+import { fill, h } from "../ui/dom";
+import { number, step, words } from "../ui/format";
 
 const SHOWN = 8;
 const STAGES = ["issued", "armed", "applied"] as const;

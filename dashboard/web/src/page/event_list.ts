@@ -3,9 +3,9 @@
 import { eventVariable } from "../charts/palette";
 import type { RunModel } from "../data/run_model";
 import type { RunEvent } from "../data/types";
-import { fill, h } from "./dom";
-import { clockTime, number, step, words } from "./format";
-import type { View } from "./view";
+import { fill, h } from "../ui/dom";
+import { clockTime, number, step, words } from "../ui/format";
+import type { View } from "../data/view";
 
 const PAGE = 60;
 const AROUND = 50; // steps shown on either side of an event

@@ -3,7 +3,7 @@
 import type { LineChart, Curve } from "../charts/line_chart";
 import type { Panel, PanelContext } from "../charts/panel";
 import type { SeriesInfo } from "../data/types";
-import { h } from "./dom";
+import { h } from "../ui/dom";
 import type { MetricNote } from "./metric_notes";
 
 export interface Contexts {

@@ -3,9 +3,9 @@
 import { LineChart, type Curve } from "../charts/line_chart";
 import type { Panel, PanelContext } from "../charts/panel";
 import type { SeriesInfo } from "../data/types";
-import { seconds, words } from "./format";
+import { seconds, words } from "../ui/format";
 import { type ChartOptions, type Contexts, curve, menu, withSeries } from "./panel_tools";
-import { attentionPanels, expertPanels } from "./parallel_panels";
+import { attentionPanels, expertPanels } from "./layer_panels";
 
 export interface Section {
   title: string;

@@ -2,8 +2,8 @@
 
 import type { RunModel } from "../data/run_model";
 import type { RankStatus } from "../data/types";
-import { fill, h } from "./dom";
-import { age, seconds, step } from "./format";
+import { fill, h } from "../ui/dom";
+import { age, seconds, step } from "../ui/format";
 
 const COMPACT_FROM = 65; // ranks
 const STRAGGLER = 1.05; // of the median; a real one on a busy GPU shows at 2.5 to 5 percent

@@ -4,7 +4,7 @@
 import type { Panel } from "../charts/panel";
 import type { RangeCache } from "../data/range_cache";
 import type { RunModel } from "../data/run_model";
-import type { View } from "./view";
+import type { View } from "../data/view";
 
 const TAIL_INTERVAL_MS = 400;
 const GENERATIONS_MAX = 64; // the server's limit per request

@@ -1,8 +1,8 @@
 // The top of a run's page: its name, how it is, and the numbers one looks for first.
 
 import type { RunModel } from "../data/run_model";
-import { h, setText } from "./dom";
-import { age, dateTime, number, si, step } from "./format";
+import { h, setText } from "../ui/dom";
+import { age, dateTime, number, si, step } from "../ui/format";
 
 export type Health = "live" | "stale" | "ended" | "disconnected" | "waiting";
 

@@ -4,16 +4,16 @@ import { Heatmap } from "../charts/heatmap";
 import { RangeCache } from "../data/range_cache";
 import { RunModel, type Change } from "../data/run_model";
 import { CommandPanel } from "./command_panel";
-import { fill, h } from "./dom";
+import { fill, h } from "../ui/dom";
 import { EventList } from "./event_list";
 import { buildSections } from "./panels";
 import { RankGrid } from "./rank_grid";
 import { Refresher } from "./refresher";
 import { RunHeader } from "./run_header";
 import { bindShortcuts } from "./shortcuts";
-import { onThemeChange } from "./theme";
+import { onThemeChange } from "../ui/theme";
 import { Toolbar } from "./toolbar";
-import { View } from "./view";
+import { View } from "../data/view";
 
 // On a narrow page the side column lies below all charts: these jump to it.
 function jumpBar(): HTMLElement {

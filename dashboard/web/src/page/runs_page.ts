@@ -2,8 +2,8 @@
 
 import { fetchRuns } from "../data/api";
 import type { RunInfo } from "../data/types";
-import { fill, h } from "./dom";
-import { age, dateTime, number, si, step } from "./format";
+import { fill, h } from "../ui/dom";
+import { age, dateTime, number, si, step } from "../ui/format";
 
 const POLL_MS = 2000;
 const STALE_MS = 15000;

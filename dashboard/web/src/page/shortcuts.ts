@@ -1,9 +1,9 @@
 // Keys. None of them fires while a field or a dialog has the focus.
 
 import type { RunModel } from "../data/run_model";
-import { h } from "./dom";
-import { toggleTheme } from "./theme";
-import type { View } from "./view";
+import { h } from "../ui/dom";
+import { toggleTheme } from "../ui/theme";
+import type { View } from "../data/view";
 
 const KEYS: [string, string][] = [
   ["← →", "move a quarter of the range"],

@@ -1,9 +1,9 @@
 // What is on the screen: how many steps, which generations, bands, and whether it moves.
 
 import type { RunModel } from "../data/run_model";
-import { h, setText } from "./dom";
-import { step } from "./format";
-import type { View } from "./view";
+import { h, setText } from "../ui/dom";
+import { step } from "../ui/format";
+import type { View } from "../data/view";
 
 const TAILS: [string, number | null][] = [["All", null], ["Last 5k", 5000], ["Last 1k", 1000], ["Last 200", 200]];
 

@@ -1,5 +1,5 @@
-// Causal multi-head attention over sequences of one length, on the calling thread: the common case of
-// flash_attention.h, by the same kernels.
+// Causal multi-head attention over sequences of one length, on the calling thread: the common case
+// of flash_attention.h, by the same kernels.
 #pragma once
 
 #include <cstdint>

@@ -11,6 +11,9 @@ namespace muster::kernels {
 // Why not, for people; empty when available.
 [[nodiscard]] std::string cuda_unavailable_reason();
 
+// The instruction set that the CPU kernels use: "baseline", "avx2" or "avx512".
+[[nodiscard]] const char* instruction_set();
+
 // What the CPU backend runs on, for people and logs: "avx512 kernels, SkylakeX BLAS".
 [[nodiscard]] std::string cpu_description();
 

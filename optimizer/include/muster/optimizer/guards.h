@@ -1,6 +1,6 @@
-// Decisions about the gradient of a step that every rank takes alike, from reduced numbers: how much
-// to clip, which loss scale to use next. Pure; the verdict calls them, and their state is shared,
-// small and saved with every checkpoint.
+// Decisions about the gradient of a step that every rank takes alike, from reduced numbers: how
+// much to clip, which loss scale to use next. Pure; the verdict calls them, and their state is
+// shared, small and saved with every checkpoint.
 #pragma once
 
 #include <muster/common/expected.h>
@@ -71,10 +71,10 @@ struct GuardState {
 };
 
 struct ClipDecision {
-  double clip_factor{1.0};                  // of groups without a factor of their own
-  std::vector<double> group_clip_factors;   // [groups], clip_factor included; empty: all the same
-  double clipped_norm{0};                   // of the whole gradient after clipping
-  bool spike{false};                        // ZClip saw one
+  double clip_factor{1.0};                 // of groups without a factor of their own
+  std::vector<double> group_clip_factors;  // [groups], clip_factor included; empty: all the same
+  double clipped_norm{0};                  // of the whole gradient after clipping
+  bool spike{false};                       // ZClip saw one
 };
 
 // `group_norms` [groups]: L2 norms of the token-normalised, unscaled gradient; all finite. Global

@@ -21,8 +21,8 @@ namespace muster::optimizer {
 [[nodiscard]] double map_singular_value(
     std::span<const kernels::NewtonSchulzStep> coefficients, double sigma);
 
-// kInvalidArgument, with the singular value and what becomes of it, when some sigma in (0, 1 + 2^-8]
-// comes out negative or above 1.5. A rank-1 direction has a singular value of exactly 1 after
+// kInvalidArgument, with the singular value and what becomes of it, when some sigma in (0, 1 +
+// 2^-8] comes out negative or above 1.5. A rank-1 direction has a singular value of exactly 1 after
 // Frobenius normalisation, and a rounded norm can put it a bf16 ulp above.
 [[nodiscard]] Status check_coefficients(std::span<const kernels::NewtonSchulzStep> coefficients);
 

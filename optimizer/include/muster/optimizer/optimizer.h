@@ -10,11 +10,11 @@
 //   gather_parameters()  all-gather
 //   zero_gradients()
 //
-// Layouts, regions and buckets: options.h and docs/optimizers.md. The plan is a pure function of the
-// specs (plan.h), so all ranks compute the same; its hash is compared at creation.
+// Layouts, regions and buckets: options.h and docs/optimizers.md. The plan is a pure function of
+// the specs (plan.h), so all ranks compute the same; its hash is compared at creation.
 //
-// Thread-safety: none; the training thread owns it. With options.overlap a thread of its own runs the
-// collectives of buckets, on communicators of its own.
+// Thread-safety: none; the training thread owns it. With options.overlap a thread of its own runs
+// the collectives of buckets, on communicators of its own.
 #pragma once
 
 #include <muster/comm/communicator.h>
@@ -50,8 +50,9 @@ struct StepDecision {
   std::vector<double> group_clip_factors;  // [groups], instead of clip_factor; empty: none
 };
 
-// Per group, from inside the update pass, of the elements this rank answers for: over all ranks every
-// element is counted once. SUM over ranks unless it says MAX or MIN. All zero after a skipped step.
+// Per group, from inside the update pass, of the elements this rank answers for: over all ranks
+// every element is counted once. SUM over ranks unless it says MAX or MIN. All zero after a skipped
+// step.
 struct GroupUpdateStatistics {
   std::int64_t element_count{0};
   double update_squared_sum{0};     // of the applied delta without decay, learning rate included
@@ -59,33 +60,33 @@ struct GroupUpdateStatistics {
   double parameter_abs_max{0};      // MAX
   double momentum_squared_sum{0};   // Adam m, Muon momentum
   double momentum_sum{0};
-  double momentum_abs_max{0};  // MAX
+  double momentum_abs_max{0};   // MAX
   double second_moment_sum{0};  // v; 0 for rules without
   double second_moment_squared_sum{0};
   double second_moment_abs_max{0};  // MAX
 
-  double update_abs_max{0};            // MAX
-  double gradient_squared_sum{0};      // of the gradient the rule saw, scaled and clipped
-  double momentum_gradient_sum{0};     // m g
-  double second_moment_before_sum{0};  // v before the update
-  double staleness_sum{0};             // g^2 / max(v, epsilon^2): count * RMS_t^2
+  double update_abs_max{0};                  // MAX
+  double gradient_squared_sum{0};            // of the gradient the rule saw, scaled and clipped
+  double momentum_gradient_sum{0};           // m g
+  double second_moment_before_sum{0};        // v before the update
+  double staleness_sum{0};                   // g^2 / max(v, epsilon^2): count * RMS_t^2
   std::int64_t second_moment_tiny_count{0};  // sqrt(v hat) < 10 epsilon
 
   // Of Muon's blocks.
   std::int64_t block_count{0};
-  double direction_norm_sum{0};        // |U|_F before Newton-Schulz
-  double effective_rank_sum{0};        // over the short side: 1 is full rank
-  double effective_rank_min{0};        // MIN over blocks, 0 when block_count is 0
-  double orthogonality_error_sum{0};   // |OO^T - I|_F / sqrt(short side)
-  double orthogonality_error_max{0};   // MAX
-  std::int64_t nonfinite_blocks{0};    // O held NaN or infinity: the block was left as it was
-  std::int64_t recomputed_blocks{0};   // the chosen Newton-Schulz form ran away, see kernels
+  double direction_norm_sum{0};       // |U|_F before Newton-Schulz
+  double effective_rank_sum{0};       // over the short side: 1 is full rank
+  double effective_rank_min{0};       // MIN over blocks, 0 when block_count is 0
+  double orthogonality_error_sum{0};  // |OO^T - I|_F / sqrt(short side)
+  double orthogonality_error_max{0};  // MAX
+  std::int64_t nonfinite_blocks{0};   // O held NaN or infinity: the block was left as it was
+  std::int64_t recomputed_blocks{0};  // the chosen Newton-Schulz form ran away, see kernels
 };
 
 // One named piece of state for the checkpoint, contiguous in the row-major global tensor.
 // `global_shape`, `offset` say where it lies; flat pieces have rank 1.
 struct StateTensor {
-  std::string name;  // e.g. "param/layers.0.attention.wq", "adamw_m/...", "muon_momentum/..."
+  std::string name;   // e.g. "param/layers.0.attention.wq", "adamw_m/...", "muon_momentum/..."
   std::string dtype;  // safetensors name: "F32", "BF16", "U8"
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> global_shape;
@@ -209,10 +210,10 @@ class Optimizer {
   // What must travel with them: applied steps, momentum form and mu, rule of every parameter, 8-bit
   // maps. The same on all ranks.
   [[nodiscard]] virtual std::map<std::string, std::string> state_values() const = 0;
-  // Takes up what state() and state_values() of any number of ranks in any layout saved: momentum is
-  // converted to this optimizer's form, states to their storage type here (bit for bit when the type
-  // is the same). Everything is checked before anything is touched; the error names parameter, shape
-  // and remedy. Not collective; gather_parameters must follow.
+  // Takes up what state() and state_values() of any number of ranks in any layout saved: momentum
+  // is converted to this optimizer's form, states to their storage type here (bit for bit when the
+  // type is the same). Everything is checked before anything is touched; the error names parameter,
+  // shape and remedy. Not collective; gather_parameters must follow.
   [[nodiscard]] virtual Status load_state(StateSource& source) = 0;
 
   // The layout as text for people (plan.h).

@@ -1,6 +1,7 @@
-// QK-clip (MuonClip, arXiv 2507.20534): heads whose max attention logit exceeded tau get their query
-// and key rows scaled so that the logit would have been tau, after the applied update of the same
-// step. Optimizer states are left alone. Formulas for each kind of attention: docs/optimizers.md.
+// QK-clip (MuonClip, arXiv 2507.20534): heads whose max attention logit exceeded tau get their
+// query and key rows scaled so that the logit would have been tau, after the applied update of the
+// same step. Optimizer states are left alone. Formulas for each kind of attention:
+// docs/optimizers.md.
 #pragma once
 
 #include <muster/optimizer/optimizer.h>
@@ -32,7 +33,8 @@ struct AttentionLayer {
   GroupedClip grouped_clip{GroupedClip::kPerHead};
   // A fused projection: the same name in both, and where the rows lie. Query head h begins at
   // query_row_begin + (h / group) * group_stride + (h % group) * head_dim with group = heads /
-  // key_heads, key head g at key_row_begin + g * group_stride. group_stride 0: as if separate (group
+  // key_heads, key head g at key_row_begin + g * group_stride. group_stride 0: as if separate
+  // (group
   // * head_dim for queries, head_dim for keys).
   std::int64_t query_row_begin{0};
   std::int64_t key_row_begin{0};
@@ -52,8 +54,8 @@ struct AttentionLayer {
 };
 
 // kInvalidArgument naming the layer and the rule it breaks: heads that do not divide, alpha outside
-// [0, 1], qk_norm (QK-clip would do nothing there), rows that overrun the parameter, a parameter the
-// optimizer does not have.
+// [0, 1], qk_norm (QK-clip would do nothing there), rows that overrun the parameter, a parameter
+// the optimizer does not have.
 [[nodiscard]] Status check_attention_layer(const AttentionLayer& layer, Optimizer& optimizer);
 
 // gamma = tau / logit for each head whose logit is finite and > tau, else 1 (zero, negative and

@@ -18,8 +18,8 @@ namespace muster::optimizer {
 enum class MomentumForm : std::uint8_t { kHeavyBall, kEma };
 
 // The factor s of a block [rows = out, cols = in]:
-// kKeller sqrt(max(1, rows / cols)), kRmsMatch rms_scale * sqrt(max(rows, cols)), so that the update
-// has about the RMS rms_scale whatever the shape, kMuP sqrt(rows / cols).
+// kKeller sqrt(max(1, rows / cols)), kRmsMatch rms_scale * sqrt(max(rows, cols)), so that the
+// update has about the RMS rms_scale whatever the shape, kMuP sqrt(rows / cols).
 enum class MuonScale : std::uint8_t { kRmsMatch, kKeller, kMuP };
 
 // Newton-Schulz coefficient sets (newton_schulz_sets.h). kCustom: `custom_coefficients`.

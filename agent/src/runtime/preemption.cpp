@@ -1,0 +1,71 @@
+// SIGTERM and SIGINT become a request that the next step's verdict carries to all ranks.
+#include "agent/src/runtime/runtime.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+
+namespace muster::agent {
+namespace {
+
+// A handler has no argument of ours, so the agent it speaks to is process-wide.
+std::atomic<Agent*> preemption_agent{nullptr};
+std::atomic<bool> signalled{false};
+std::atomic<bool> holding{false};  // There will be an agent, there is none yet.
+static_assert(std::atomic<Agent*>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+
+void handle(int signal_number) {
+  Agent* agent = preemption_agent.load();
+  if ((agent == nullptr && !holding.load()) || signalled.exchange(true)) {
+    ::_exit(128 + signal_number);
+  }
+  if (agent != nullptr) {
+    agent->request_preemption();
+  }
+}
+
+void install(int signal_number, void (*handler)(int)) {
+  struct sigaction action {};
+
+  action.sa_handler = handler;
+  ::sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  ::sigaction(signal_number, &action, nullptr);
+}
+
+void install_all() {
+  install(SIGTERM, &handle);
+  install(SIGINT, &handle);
+  install(SIGPIPE, SIG_IGN);
+}
+
+}  // namespace
+
+void hold_preemption_signals() {
+  signalled.store(false);
+  holding.store(true);
+  install_all();
+}
+
+void install_preemption_handlers(Agent& agent) {
+  if (!holding.load()) {
+    signalled.store(false);
+  }
+  preemption_agent.store(&agent);
+  holding.store(false);
+  install_all();
+  // A signal between the two stores above went to the agent; asking twice does no harm.
+  if (signalled.load()) {
+    agent.request_preemption();
+  }
+}
+
+void forget_preemption_agent(const Agent& agent) {
+  Agent* expected = preemption_agent.load();
+  if (expected == &agent) {
+    preemption_agent.compare_exchange_strong(expected, nullptr);
+  }
+}
+
+}  // namespace muster::agent

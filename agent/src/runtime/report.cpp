@@ -1,0 +1,148 @@
+// What the training loop records within a step.
+#include "agent/src/runtime/runtime.h"
+#include "agent/src/verdict/layer_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace muster::agent {
+namespace {
+
+float fold(float a, float b) {
+  return std::isnan(a) || std::isnan(b) ? std::numeric_limits<float>::quiet_NaN() : std::max(a, b);
+}
+
+std::string layer_text(const char* what, std::size_t layer, std::size_t size) {
+  return std::string{what} + " of layer " + std::to_string(layer) + " with " +
+         std::to_string(size) + " values do not fit the model given to join";
+}
+
+std::string attention_layer_text(std::size_t layer) {
+  return "attention layer " + std::to_string(layer);
+}
+
+}  // namespace
+
+void Runtime::record_max_logits(std::size_t layer_index, std::span<const float> max_logits) {
+  if (evaluations_ > 0) {
+    return;
+  }
+  if (layer_index >= local_.max_logits.size() ||
+      max_logits.size() != local_.max_logits[layer_index].size()) {
+    misuse_ = invalid_argument(layer_text("max logits", layer_index, max_logits.size()));
+    return;
+  }
+  std::vector<float>& row = local_.max_logits[layer_index];
+  std::transform(row.begin(), row.end(), max_logits.begin(), row.begin(), fold);
+}
+
+void Runtime::record_expert_counts(std::size_t layer_index, std::span<const std::int64_t> counts) {
+  if (evaluations_ > 0) {
+    return;
+  }
+  if (layer_index >= local_.expert_counts.size() ||
+      counts.size() != local_.expert_counts[layer_index].size()) {
+    misuse_ = invalid_argument(layer_text("expert counts", layer_index, counts.size()));
+    return;
+  }
+  std::vector<double>& row = local_.expert_counts[layer_index];
+  std::transform(
+      row.begin(), row.end(), counts.begin(), row.begin(), [](double sum, std::int64_t n) {
+        return sum + static_cast<double>(n);
+      });
+}
+
+bool Runtime::can_use_moba(std::size_t layer_index) const {
+  return !layout_.moba_heads.empty() && layout_.moba_heads[layer_index] > 0;
+}
+
+void Runtime::set_attention_modes(std::span<const AttentionMode> modes) {
+  if (evaluations_ > 0) {
+    return;
+  }
+  if (!parts_.model.attention_schedule || modes.size() != layout_.heads.size()) {
+    misuse_ = invalid_argument(
+        std::to_string(modes.size()) + " attention modes do not fit the model given to join: " +
+        std::to_string(layout_.heads.size()) + " attention layers, " +
+        (parts_.model.attention_schedule ? "with" : "without") + " an attention_schedule");
+    return;
+  }
+  for (std::size_t layer = 0; layer < modes.size(); ++layer) {
+    if (modes[layer].moba && !can_use_moba(layer)) {
+      misuse_ = invalid_argument(
+          attention_layer_text(layer) + " is set to " + label_of(modes[layer]) +
+          ", but ModelInfo::attention_schedule never puts it under block attention");
+      return;
+    }
+  }
+  modes_.assign(modes.begin(), modes.end());
+}
+
+void Runtime::record_moba(std::size_t layer_index, const MobaRecord& record) {
+  if (evaluations_ > 0) {
+    return;
+  }
+  if (layer_index >= layout_.heads.size() || !can_use_moba(layer_index)) {
+    misuse_ = invalid_argument(
+        "block attention of " + attention_layer_text(layer_index) +
+        " was recorded, but the model given to join has no attention_schedule that puts it under "
+        "block attention");
+    return;
+  }
+  const Status added = add_record(record, local_.moba[layer_index], local_.max_logits[layer_index]);
+  if (!added.ok()) {
+    misuse_ = added.context("the record of " + attention_layer_text(layer_index));
+  }
+}
+
+void Runtime::record_reach(std::size_t layer_index, const ReachRecord& record) {
+  if (evaluations_ > 0) {
+    return;
+  }
+  if (layer_index >= layout_.heads.size()) {
+    misuse_ = invalid_argument(
+        "the reach of " + attention_layer_text(layer_index) + " was recorded, but the model has " +
+        std::to_string(layout_.heads.size()) + " attention layers");
+    return;
+  }
+  if (!can_use_moba(layer_index)) {
+    return;
+  }
+  const Status added = add_reach(record, local_.moba[layer_index]);
+  if (!added.ok()) {
+    misuse_ = added.context("the record of " + attention_layer_text(layer_index));
+  }
+}
+
+void Runtime::record_ep(std::size_t moe_layer_index, const parallel::EpEvent& event) {
+  if (evaluations_ > 0 || parts_.model.expert_ranks == 0) {
+    return;
+  }
+  if (moe_layer_index >= local_.ep.size() || event.ranks != parts_.model.expert_ranks) {
+    misuse_ = invalid_argument(
+        "a pass of MoE layer " + std::to_string(moe_layer_index) + " over " +
+        std::to_string(event.ranks) +
+        " ranks does not fit the model given to join: " + std::to_string(local_.ep.size()) +
+        " MoE layers, expert_ranks " + std::to_string(parts_.model.expert_ranks));
+    return;
+  }
+  add_pass(event, local_.ep[moe_layer_index]);
+  ep_times_.add(event);
+}
+
+// Modes are told with the step that ran under them, before its sample.
+void Runtime::tell_attention_modes(std::int64_t step) {
+  if (modes_.empty()) {
+    return;
+  }
+  for (std::size_t layer = 0; layer < told_modes_.size(); ++layer) {
+    if (!same_attention(told_modes_[layer], modes_[layer])) {
+      emit(
+          mode_event(step, parts_.model.attention[layer].layer, told_modes_[layer], modes_[layer]));
+    }
+  }
+  told_modes_ = modes_;
+}
+
+}  // namespace muster::agent

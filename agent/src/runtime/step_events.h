@@ -1,0 +1,60 @@
+// Which events a verdict is worth, for the one rank that speaks for the job.
+//
+// Sans-I/O; not thread-safe. Gradient clips, and spikes that ZClip clipped, are told when they
+// set in, at most every kClipEventSteps steps each, with the number of such steps since; every
+// other kind every time.
+#pragma once
+
+#include "agent/src/attention/state.h"
+#include "agent/src/checkpoint/saver.h"
+
+#include <muster/agent/verdict.h>
+#include <muster/common/telemetry.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace muster::agent {
+
+class StepEvents {
+ public:
+  static constexpr std::int64_t kClipEventSteps = 100;
+
+  // `step` is the step that the verdict decided.
+  [[nodiscard]] std::vector<Event> from_verdict(
+      std::int64_t step, const Verdict& verdict, const ReducedLanes& lanes, double threshold);
+
+ private:
+  // Tells when something that may go on for long sets in, and how often it was since.
+  struct Onset {
+    bool active{false};
+    std::int64_t steps{0};  // Since the last event.
+    std::int64_t last_step{-kClipEventSteps};
+
+    // True when `step` is worth an event.
+    bool observe(std::int64_t step, bool now);
+    std::int64_t take_steps(std::int64_t step);
+  };
+
+  void add_clip(std::int64_t step, const Verdict& verdict, std::vector<Event>& events);
+  void add_spike(std::int64_t step, const Verdict& verdict, std::vector<Event>& events);
+
+  Onset clips_;
+  Onset spikes_;
+};
+
+// `resumed_generation`: of the checkpoint that the run goes on from; nullopt at a fresh start.
+[[nodiscard]] Event started_event(
+    std::int64_t step, std::optional<std::int64_t> resumed_generation);
+[[nodiscard]] Event event_of(const SaveOutcome& outcome, std::int64_t step);
+// One layer attends otherwise than in the step before.
+[[nodiscard]] Event mode_event(
+    std::int64_t step, int layer, const AttentionMode& from, const AttentionMode& to);
+// A resumed run goes on under another schedule.
+[[nodiscard]] Event schedule_event(std::int64_t step, const ScheduleChange& change);
+[[nodiscard]] Event ended_event(std::int64_t step, Ending ending, const Status& saved);
+
+[[nodiscard]] const char* to_string(Ending ending);
+
+}  // namespace muster::agent

@@ -1,0 +1,73 @@
+// Everything on its way to the collector, oldest first: a bounded memory part whose items have
+// sequence numbers, and behind it the spool, whose items get theirs when they move up.
+//
+// Invariants: (1) items_ holds consecutive sequence numbers; below its front everything is acked.
+// (2) while the spool holds anything, new items go behind it. (3) memory stays within bytes_max,
+// plus kNoteReserveBytes for events and reports, which are kept when samples are dropped.
+// Not thread-safe; sans-I/O but for the spool's file.
+#pragma once
+
+#include "agent/src/uplink/spool.h"
+
+#include <muster/common/telemetry.h>
+#include <muster/wire/messages.h>
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <variant>
+
+namespace muster::agent {
+
+using OutboxItem = std::variant<SampleFrame, Event, CommandReport>;
+
+class Outbox {
+ public:
+  static constexpr std::size_t kNoteReserveBytes = std::size_t{4} << 20;
+
+  Outbox(std::size_t bytes_max, std::uint64_t schema_hash, std::optional<Spool> spool);
+
+  // Keeps the item, or drops and counts it when neither memory nor spool has room.
+  void push(OutboxItem item);
+
+  // The next unsent message; a run of samples becomes one batch. nullopt when all is sent.
+  [[nodiscard]] std::optional<wire::Message> next();
+
+  // The collector has stored everything up to `seq`. kDataLoss for one that was never sent.
+  [[nodiscard]] Status acknowledge(std::uint64_t seq);
+
+  // A new connection: everything above the acknowledged is unsent again.
+  void rewind() { sent_ = 0; }
+
+  // Nothing waits for sending or acknowledgement.
+  [[nodiscard]] bool empty() const { return items_.empty() && !spools_anything(); }
+
+  [[nodiscard]] bool awaits_ack() const { return sent_ > 0; }
+
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+
+  [[nodiscard]] std::uint64_t dropped_outbox_full() const { return dropped_outbox_full_; }
+
+  [[nodiscard]] std::uint64_t dropped_spool_full() const { return dropped_spool_full_; }
+
+ private:
+  [[nodiscard]] bool spools_anything() const { return spool_ && !spool_->empty(); }
+
+  [[nodiscard]] bool fits(const OutboxItem& item) const;
+  void keep(OutboxItem item);
+  void spool_or_drop(OutboxItem item);
+  void refill();
+  [[nodiscard]] wire::SampleBatch batch();
+
+  std::size_t bytes_max_;
+  std::uint64_t schema_hash_;
+  std::optional<Spool> spool_;
+  std::deque<OutboxItem> items_;
+  std::uint64_t front_seq_{1};  // Of items_.front().
+  std::size_t sent_{0};         // Leading items sent on this connection.
+  std::size_t bytes_{0};
+  std::uint64_t dropped_outbox_full_{0};
+  std::uint64_t dropped_spool_full_{0};
+};
+
+}  // namespace muster::agent

@@ -1,0 +1,67 @@
+// The I/O thread: carries samples, events and reports to the collector and brings commands back.
+//
+// Thread-safety: constructed, started and stopped by the training thread; everything else happens
+// on its own thread. Errors never leave it: an exception or a final refusal detaches, is counted in
+// nothing but one log line, and training goes on.
+#pragma once
+
+#include "agent/src/uplink/channel.h"
+
+#include <muster/common/clock.h>
+#include <muster/common/expected.h>
+#include <muster/common/ids.h>
+
+#include <chrono>
+#include <deque>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+namespace muster::agent {
+
+struct UplinkOptions {
+  std::string host;
+  std::string port;
+  Identity identity;
+  int world_size{1};
+  std::string token;
+  MetricSchema schema;
+  std::size_t outbox_bytes_max{std::size_t{8} << 20};
+  std::filesystem::path spool_directory;  // Empty: no spool.
+  std::size_t spool_bytes_max{std::size_t{64} << 20};
+  std::uint64_t seed{0};  // Of the reconnect jitter.
+
+  std::chrono::milliseconds backoff_min{100};
+  std::chrono::milliseconds backoff_max{5000};
+  std::chrono::milliseconds poll_interval{20};  // How often the rings are looked at.
+  std::chrono::milliseconds heartbeat_interval{1000};
+  std::chrono::milliseconds io_timeout{5000};     // Connect, handshake, a write, silence after one.
+  std::chrono::milliseconds flush_timeout{2000};  // At the end of the process.
+};
+
+// "host:port", "[::1]:port".
+[[nodiscard]] Status parse_address(const std::string& address, UplinkOptions& options);
+
+class Uplink {
+ public:
+  // `channel` and `clock` must outlive the uplink.
+  Uplink(UplinkOptions options, Channel& channel, const Clock& clock);
+  // Stops without flushing unless `stop` was called.
+  ~Uplink();
+  Uplink(const Uplink&) = delete;
+  Uplink& operator=(const Uplink&) = delete;
+  Uplink(Uplink&&) = delete;
+  Uplink& operator=(Uplink&&) = delete;
+
+  void start();
+
+  // Sends what is left, `rest` last, waits for its acknowledgement for at most flush_timeout, and
+  // joins the thread. The training thread must not use the channel any more.
+  void stop(std::deque<Note> rest);
+
+ private:
+  class Worker;
+  std::unique_ptr<Worker> worker_;
+};
+
+}  // namespace muster::agent

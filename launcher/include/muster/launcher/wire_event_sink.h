@@ -1,0 +1,69 @@
+// Sends a launcher's events to the collector, without the launcher ever waiting for it.
+//
+// A thread of its own connects, sends and waits for acks; events that do not fit the bounded queue
+// are dropped, oldest first. Every generation is a session of its own, with rank -1.
+#pragma once
+
+#include <muster/common/clock.h>
+#include <muster/launcher/event_sink.h>
+#include <muster/launcher/wire_client.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+namespace muster::launcher {
+
+struct WireEventSinkOptions {
+  std::string collector;  // "host:port"
+  std::string token;
+  std::string run_id;
+  std::string incarnation;
+  int world_size{0};
+};
+
+class WireEventSink final : public EventSink {
+ public:
+  explicit WireEventSink(WireEventSinkOptions options);
+  // Tries to deliver what is queued for at most two seconds.
+  ~WireEventSink() override;
+  WireEventSink(const WireEventSink&) = delete;
+  WireEventSink& operator=(const WireEventSink&) = delete;
+  WireEventSink(WireEventSink&&) = delete;
+  WireEventSink& operator=(WireEventSink&&) = delete;
+
+  void report(Generation generation, Event event) override;
+
+ private:
+  struct Queued {
+    Generation generation;
+    std::uint64_t seq{0};
+    Event event;
+  };
+
+  void deliver();
+  // One attempt to have `item` stored; the connection is dropped on failure.
+  bool deliver_one(const Queued& item, Deadline deadline);
+  bool await_ack(std::uint64_t seq, Deadline deadline);
+
+  const WireEventSinkOptions options_;
+
+  // The delivery thread's.
+  std::optional<WireClient> client_;
+  Generation client_generation_;
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Queued> queue_;
+  Generation last_generation_;
+  std::uint64_t last_seq_{0};
+  bool stopping_{false};
+  Deadline stop_by_;
+  std::thread thread_;  // Last, so that everything it touches exists.
+};
+
+}  // namespace muster::launcher

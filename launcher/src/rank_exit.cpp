@@ -1,0 +1,52 @@
+#include "launcher/src/rank_exit.h"
+
+#include <muster/launcher/options.h>
+
+#include <sys/wait.h>
+
+#include <cstring>
+
+namespace muster::launcher {
+
+ExitKind kind_of(const RankExit& exit) {
+  if (!WIFEXITED(exit.wait_status)) {
+    return ExitKind::kFailed;
+  }
+  switch (WEXITSTATUS(exit.wait_status)) {
+    case kExitDone:
+      return ExitKind::kDone;
+    case kExitPreempted:
+      return ExitKind::kPreempted;
+    case kExitRollback:
+      return ExitKind::kRollback;
+    case kExitNeverRestart:
+      return ExitKind::kNeverRestart;
+    default:
+      return ExitKind::kFailed;
+  }
+}
+
+std::string describe(const RankExit& exit) {
+  const std::string who =
+      "rank " + std::to_string(exit.rank) + " (pid " + std::to_string(exit.pid) + ") ";
+  if (WIFSIGNALED(exit.wait_status)) {
+    const int signal = WTERMSIG(exit.wait_status);
+    return who + "was killed by signal " + std::to_string(signal) + " (" + ::strsignal(signal) +
+           ")";
+  }
+  const int code = WEXITSTATUS(exit.wait_status);
+  switch (kind_of(exit)) {
+    case ExitKind::kPreempted:
+      return who + "saved and exited with code 75 (preempted)";
+    case ExitKind::kRollback:
+      return who + "exited with code 85 (rollback requested)";
+    case ExitKind::kNeverRestart:
+      return who + "exited with code 93 (never restart)";
+    case ExitKind::kDone:
+    case ExitKind::kFailed:
+      break;
+  }
+  return who + "exited with code " + std::to_string(code);
+}
+
+}  // namespace muster::launcher

@@ -1,0 +1,66 @@
+// One rank's process, in a process group of its own, that dies with the thread that started it.
+//
+// Not thread-safe; belongs to the launcher's thread.
+#pragma once
+
+#include "launcher/src/rank_exit.h"
+
+#include <muster/common/expected.h>
+#include <muster/common/file.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace muster::launcher {
+
+struct SpawnRequest {
+  int rank{0};
+  std::string path;                      // of the executable
+  std::vector<std::string> arguments;    // with the program's name first
+  std::vector<std::string> environment;  // "NAME=value"
+};
+
+class RankProcess {
+ public:
+  // stdout and stderr go to `output`, stdin is empty. kNotFound or kIoError, naming the path, when
+  // it cannot be executed.
+  [[nodiscard]] static Expected<RankProcess> start(const SpawnRequest& request, int output);
+
+  // A process still alive is killed and reaped.
+  ~RankProcess();
+  RankProcess(const RankProcess&) = delete;
+  RankProcess& operator=(const RankProcess&) = delete;
+  RankProcess(RankProcess&& other) noexcept;
+  RankProcess& operator=(RankProcess&&) = delete;
+
+  [[nodiscard]] int rank() const { return rank_; }
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+
+  [[nodiscard]] bool alive() const { return alive_; }
+
+  // Readable once the process has ended.
+  [[nodiscard]] int pidfd() const { return pidfd_.get(); }
+
+  // To the whole group; nothing when the process has been reaped.
+  void signal(int number) const;
+
+  // The exit, once; nullopt while it runs. What is left of its group is killed first.
+  [[nodiscard]] std::optional<RankExit> reap();
+
+ private:
+  RankProcess(int rank, pid_t pid, FileDescriptor pidfd)
+      : rank_(rank), pid_(pid), pidfd_(std::move(pidfd)) {}
+
+  int rank_;
+  pid_t pid_;
+  FileDescriptor pidfd_;
+  bool alive_{true};
+};
+
+// `program` itself when it has a slash, else the first executable of that name in PATH. kNotFound
+// names what was looked for.
+[[nodiscard]] Expected<std::string> find_program(const std::string& program);
+
+}  // namespace muster::launcher

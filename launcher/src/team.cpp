@@ -1,0 +1,142 @@
+#include "launcher/src/team.h"
+
+#include "launcher/src/format.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <limits>
+#include <utility>
+
+namespace muster::launcher {
+
+namespace {
+
+int poll_timeout_ms(const std::optional<Deadline>& deadline) {
+  if (!deadline) {
+    return -1;
+  }
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline->remaining()).count();
+  return static_cast<int>(std::min<std::int64_t>(left, std::numeric_limits<int>::max()));
+}
+
+}  // namespace
+
+Team::Team(
+    const LauncherOptions& options,
+    OutputPump& pump,
+    std::function<void(const RankExit&)> on_first_failure)
+    : options_(options), pump_(pump), on_first_failure_(std::move(on_first_failure)) {}
+
+TeamEnd Team::supervise(int stop_event, const std::function<void(int rank)>& on_exit) {
+  while (any_alive()) {
+    wait_for_something(stop_event);
+    handle_stop(stop_event);
+    for (RankProcess& process : processes_) {
+      if (const auto exit = process.reap()) {
+        on_exit(exit->rank);
+        handle_exit(*exit);
+      }
+    }
+    handle_deadline();
+  }
+  return end_;
+}
+
+bool Team::any_alive() const {
+  return std::any_of(
+      processes_.begin(), processes_.end(), [](const RankProcess& p) { return p.alive(); });
+}
+
+void Team::wait_for_something(int stop_event) {
+  std::vector<pollfd> watched{{stop_event, POLLIN, 0}};
+  for (const RankProcess& process : processes_) {
+    if (process.alive()) {
+      watched.push_back({process.pidfd(), POLLIN, 0});
+    }
+  }
+  ::poll(watched.data(), watched.size(), poll_timeout_ms(kill_at_));
+}
+
+void Team::handle_stop(int stop_event) {
+  eventfd_t requests = 0;
+  if (::eventfd_read(stop_event, &requests) != 0) {
+    return;
+  }
+  const bool first = std::exchange(stop_count_, stop_count_ + requests) == 0;
+  end_.stopped = true;
+  if (stop_count_ >= 2) {
+    pump_.announce("asked to stop again: killing the ranks now");
+    kill_rest();
+  } else if (first && end_.kind == ExitKind::kDone) {
+    pump_.announce("asked to stop: the ranks save and end");
+    ask_to_end(options_.grace);
+  }
+}
+
+void Team::handle_exit(const RankExit& exit) {
+  const ExitKind kind = kind_of(exit);
+  if (kind == ExitKind::kDone) {
+    return;
+  }
+  const bool failure = kind != ExitKind::kPreempted;
+  const bool first_failure = end_.kind == ExitKind::kDone || end_.kind == ExitKind::kPreempted;
+  const bool decides =
+      end_.kind == ExitKind::kDone || (failure && first_failure) || kind == ExitKind::kNeverRestart;
+  if (decides) {
+    end_.noticed_at = std::chrono::steady_clock::now();
+    end_.kind = kind;
+    end_.rank = exit.rank;
+    end_.reason = describe(exit);
+  }
+  if (failure && first_failure) {
+    pump_.announce(describe(exit));
+    on_first_failure_(exit);
+    // Collectives lack a peer now: there is nothing left to save, unless a stop is under way.
+    ask_to_end(options_.failure_grace);
+  } else if (!failure && !kill_at_) {
+    // One rank saved at a step all agreed on; the others are expected to follow.
+    kill_at_ = Deadline::after(options_.grace);
+    grace_ = options_.grace;
+  }
+}
+
+void Team::handle_deadline() {
+  if (!kill_at_ || !kill_at_->expired()) {
+    return;
+  }
+  for (const RankProcess& process : processes_) {
+    if (process.alive()) {
+      pump_.announce(
+          "rank " + std::to_string(process.rank()) + " (pid " + std::to_string(process.pid()) +
+          ") did not end within " + format_seconds(grace_) + " and is killed");
+      if (end_.kind == ExitKind::kDone || end_.kind == ExitKind::kPreempted) {
+        end_.kind = ExitKind::kFailed;
+        end_.rank = process.rank();
+        end_.reason = "rank " + std::to_string(process.rank()) + " did not save and end within " +
+                      format_seconds(grace_);
+        end_.noticed_at = std::chrono::steady_clock::now();
+      }
+    }
+  }
+  kill_rest();
+}
+
+void Team::ask_to_end(std::chrono::nanoseconds grace) {
+  for (const RankProcess& process : processes_) {
+    process.signal(SIGTERM);
+  }
+  kill_at_ = Deadline::after(grace);
+  grace_ = grace;
+}
+
+void Team::kill_rest() {
+  for (const RankProcess& process : processes_) {
+    process.signal(SIGKILL);
+  }
+  kill_at_.reset();
+}
+
+}  // namespace muster::launcher

@@ -1,0 +1,118 @@
+#include <muster/launcher/wire_event_sink.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <variant>
+
+namespace muster::launcher {
+
+namespace {
+
+constexpr std::size_t kQueueMax = 1024;
+constexpr auto kAttemptTimeout = std::chrono::seconds{2};
+constexpr auto kRetryFirst = std::chrono::milliseconds{100};
+constexpr auto kRetryMax = std::chrono::seconds{5};
+constexpr auto kLastWords = std::chrono::seconds{2};
+
+}  // namespace
+
+WireEventSink::WireEventSink(WireEventSinkOptions options)
+    : options_(std::move(options)), thread_([this] { deliver(); }) {}
+
+WireEventSink::~WireEventSink() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    stop_by_ = Deadline::after(kLastWords);
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+void WireEventSink::report(Generation generation, Event event) {
+  const std::lock_guard lock(mutex_);
+  if (generation != last_generation_) {
+    last_generation_ = generation;
+    last_seq_ = 0;
+  }
+  if (queue_.size() == kQueueMax) {
+    queue_.pop_front();
+  }
+  queue_.push_back({generation, ++last_seq_, std::move(event)});
+  wake_.notify_all();
+}
+
+void WireEventSink::deliver() {
+  std::chrono::nanoseconds retry = kRetryFirst;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    if (queue_.empty() || stop_by_.expired()) {
+      return;
+    }
+    const Queued item = queue_.front();
+    const Deadline attempt = Deadline::after(kAttemptTimeout);
+    const Deadline deadline{std::min(attempt.at, stop_by_.at)};
+    lock.unlock();
+    const bool delivered = deliver_one(item, deadline);
+    lock.lock();
+    if (delivered) {
+      retry = kRetryFirst;
+      // The oldest may have been dropped for room meanwhile.
+      if (!queue_.empty() && queue_.front().generation == item.generation &&
+          queue_.front().seq == item.seq) {
+        queue_.pop_front();
+      }
+      continue;
+    }
+    const bool was_stopping = stopping_;
+    wake_.wait_for(lock, was_stopping ? std::chrono::nanoseconds{kRetryFirst} : retry, [&] {
+      return stopping_ != was_stopping;
+    });
+    retry = std::min<std::chrono::nanoseconds>(retry * 2, kRetryMax);
+  }
+}
+
+bool WireEventSink::deliver_one(const Queued& item, Deadline deadline) {
+  if (!client_ || client_generation_ != item.generation) {
+    wire::Hello hello;
+    hello.role = wire::PeerRole::kLauncher;
+    hello.identity = {options_.run_id, item.generation, Rank{-1}, options_.incarnation};
+    hello.world_size = options_.world_size;
+    hello.token = options_.token;
+    if (client_) {
+      static_cast<void>(client_->send(wire::Goodbye{"next generation", true}, deadline));
+    }
+    client_.reset();
+    auto connected = WireClient::connect(options_.collector, hello, deadline);
+    if (!connected) {
+      return false;
+    }
+    client_.emplace(std::move(connected).value());
+    client_generation_ = item.generation;
+  }
+  if (client_->welcome().acked_seq >= item.seq) {
+    return true;  // Stored by an earlier attempt whose ack was lost.
+  }
+  const bool delivered = client_->send(wire::EventMessage{item.seq, item.event}, deadline).ok() &&
+                         await_ack(item.seq, deadline);
+  if (!delivered) {
+    client_.reset();
+  }
+  return delivered;
+}
+
+bool WireEventSink::await_ack(std::uint64_t seq, Deadline deadline) {
+  while (true) {
+    const auto message = client_->receive(deadline);
+    if (!message || std::holds_alternative<wire::Goodbye>(*message)) {
+      return false;
+    }
+    if (const auto* ack = std::get_if<wire::Ack>(&*message); ack != nullptr && ack->seq >= seq) {
+      return true;
+    }
+  }
+}
+
+}  // namespace muster::launcher

@@ -1,0 +1,82 @@
+// Takes up saved state: everything is checked, then every byte this rank needs is read once to see
+// that it can be, then it is read again into place. Twice the reading for no second copy of the
+// state in memory.
+#pragma once
+
+#include "optimizer/src/state/pieces.h"
+#include "optimizer/src/storage/shard.h"
+#include "optimizer/src/update/update.h"
+
+#include <muster/optimizer/optimizer.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace muster::optimizer {
+
+class StateLoader {
+ public:
+  StateLoader(StateSource& source, const OptimizerOptions& options);
+
+  // Momentum form and coefficient, step count, 8-bit maps.
+  [[nodiscard]] Status check_values();
+  // Tensors of one parameter: there, of its shape, of a known type, under the same rule.
+  [[nodiscard]] Status check(const RoutedParameter& parameter, const GlobalTensor& global);
+  // After check() of all parameters: no tensor under our names is left over.
+  [[nodiscard]] Status check_leftovers();
+
+  // Reads everything of the shard; writes it only when `commit`.
+  [[nodiscard]] Status read(Shard& shard, const RoutedParameter& parameter, bool commit);
+
+  // Empty when nothing was saved of it.
+  [[nodiscard]] std::optional<std::int64_t> applied_steps() const { return applied_steps_; }
+
+ private:
+  // A saved state tensor as it is.
+  struct Saved {
+    std::string name;
+    std::string absmax_name;  // U8 only
+    StateType type{StateType::kFloat32};
+    bool is_signed{true};
+  };
+
+  [[nodiscard]] Expected<const StateSource::Tensor*> find(
+      const std::string& name, const RoutedParameter& parameter);
+  [[nodiscard]] Status check_state(
+      const StateKind& kind, const RoutedParameter& parameter, const GlobalTensor& global);
+  [[nodiscard]] Status read_parameter(Shard& shard, const RoutedParameter& parameter, bool commit);
+  [[nodiscard]] Status read_state(
+      StateBuffer& state, const Shard& shard, const Saved& saved, double factor, bool commit);
+  [[nodiscard]] Status read_codes(
+      StateBuffer& state, const Shard& shard, const Saved& saved, double factor, bool commit);
+  [[nodiscard]] Status read_part(
+      StateBuffer& state,
+      const Shard& shard,
+      const Saved& saved,
+      double factor,
+      std::size_t begin,
+      std::size_t count,
+      bool commit);
+  // Elements [begin, begin + out.size()) of the global tensor, in fp32.
+  [[nodiscard]] Status widen(
+      const Saved& saved, std::size_t unit, std::int64_t begin, std::span<float> out);
+  [[nodiscard]] Status dequantise(
+      const Saved& saved, std::size_t unit, std::int64_t begin, std::span<float> out);
+
+  StateSource* source_;
+  const OptimizerOptions* options_;
+  std::map<std::string, Saved> saved_;  // by name
+  std::set<std::string> expected_;
+  std::optional<std::int64_t> applied_steps_;
+  double momentum_factor_{1};     // from the saved form of Muon's momentum to this optimizer's
+  std::vector<float> values_;     // scratch of one part
+  std::vector<std::byte> bytes_;  // scratch of one part
+};
+
+}  // namespace muster::optimizer

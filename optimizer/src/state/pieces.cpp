@@ -1,0 +1,118 @@
+#include "optimizer/src/state/pieces.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace muster::optimizer {
+namespace {
+
+// Elements that a saved piece of this parameter must be whole multiples of to keep its shape: a
+// row, or a matrix of a stack.
+std::size_t slice_size(const RoutedParameter& parameter) {
+  const bool stack = parameter.spec.shape.size() == 3;
+  return static_cast<std::size_t>(stack ? parameter.rows * parameter.cols : parameter.cols);
+}
+
+// [begin, begin + size) of the flattened global tensor in its saved shape.
+void place(
+    StateTensor& tensor,
+    const std::vector<std::int64_t>& global,
+    std::int64_t begin,
+    std::int64_t size) {
+  std::int64_t slice = 1;
+  for (std::size_t axis = 1; axis < global.size(); ++axis) {
+    slice *= global[axis];
+  }
+  tensor.global_shape = global;
+  tensor.shape = global;
+  tensor.shape[0] = size / slice;
+  tensor.offset.assign(global.size(), 0);
+  tensor.offset[0] = begin / slice;
+}
+
+}  // namespace
+
+std::string state_name(const std::string& kind, const std::string& parameter) {
+  return kind + "/" + parameter;
+}
+
+const char* dtype_name(StateType type) {
+  switch (type) {
+    case StateType::kFloat32:
+      return "F32";
+    case StateType::kBFloat16:
+      return "BF16";
+    case StateType::kInt8Block:
+      return "U8";
+  }
+  return "F32";
+}
+
+std::string quant_map_text() {
+  char text[17];
+  std::snprintf(
+      text, sizeof text, "%016llx", static_cast<unsigned long long>(kernels::quant_map_hash()));
+  return text;
+}
+
+void find_shaped(const RegionPlan& plan, const Routing& routing, std::vector<bool>& shaped) {
+  for (const PlacedParameter& placed : plan.placed) {
+    shaped[placed.parameter] = routing.parameters[placed.parameter].route.rule == Rule::kMuon;
+  }
+  for (const std::vector<Piece>& pieces : plan.pieces) {
+    for (const Piece& piece : pieces) {
+      const RoutedParameter& parameter = routing.parameters[piece.parameter];
+      if (shaped[piece.parameter]) {
+        const std::size_t slice = slice_size(parameter);
+        shaped[piece.parameter] = piece.parameter_begin % slice == 0 && piece.size % slice == 0;
+      }
+    }
+  }
+}
+
+GlobalTensor global_tensor(const RoutedParameter& parameter, bool shaped, int expert_groups) {
+  const std::int64_t groups = parameter.spec.placement == Placement::kExpert ? expert_groups : 1;
+  GlobalTensor global;
+  global.size = static_cast<std::int64_t>(parameter.size) * groups;
+  global.blocks = static_cast<std::int64_t>(blocks_before(parameter.unit, parameter.size)) * groups;
+  global.full_shape = parameter.spec.shape;
+  if (global.full_shape.empty()) {
+    global.full_shape = {1};
+  }
+  global.full_shape[0] *= groups;
+  global.shape = shaped ? global.full_shape : std::vector<std::int64_t>{global.size};
+  return global;
+}
+
+std::vector<StateTensor> pieces_of_shard(
+    Shard& shard, const RoutedParameter& parameter, const GlobalTensor& global) {
+  std::vector<StateTensor> pieces;
+  const auto size = static_cast<std::int64_t>(shard.piece.size);
+  const auto add = [&](const std::string& kind, const char* dtype, std::span<std::byte> data) {
+    StateTensor tensor;
+    tensor.name = state_name(kind, parameter.spec.name);
+    tensor.dtype = dtype;
+    tensor.data = data;
+    place(tensor, global.shape, shard.first_index, size);
+    pieces.push_back(std::move(tensor));
+  };
+  add(kParameterKind, "F32", std::as_writable_bytes(shard.value));
+  for (const StateKind& kind : state_kinds(parameter.route.rule)) {
+    StateBuffer& state = kind.is_second ? shard.second : shard.first;
+    add(kind.name, dtype_name(state.type), state.data);
+    if (state.type != StateType::kInt8Block) {
+      continue;
+    }
+    StateTensor absmax;
+    absmax.name = state_name(std::string{kind.name} + kAbsmaxSuffix, parameter.spec.name);
+    absmax.dtype = "F32";
+    absmax.data = std::as_writable_bytes(std::span{state.absmax});
+    const auto begin = static_cast<std::int64_t>(
+        blocks_before(shard.unit, static_cast<std::size_t>(shard.first_index)));
+    place(absmax, {global.blocks}, begin, static_cast<std::int64_t>(state.absmax.size()));
+    pieces.push_back(std::move(absmax));
+  }
+  return pieces;
+}
+
+}  // namespace muster::optimizer

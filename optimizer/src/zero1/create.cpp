@@ -1,0 +1,128 @@
+#include "optimizer/src/layout/layout.h"
+#include "optimizer/src/zero1/zero1.h"
+
+#include <iomanip>
+#include <sstream>
+
+namespace muster::optimizer {
+namespace {
+
+std::string hashes_text(std::span<const std::int64_t> hashes) {
+  std::ostringstream text;
+  for (std::size_t rank = 0; rank < hashes.size(); ++rank) {
+    text << (rank == 0 ? "" : ", ") << "rank " << rank << ": ";
+    if (hashes[rank] == 0) {
+      text << "refused its own";
+    } else {
+      text << std::hex << std::setw(16) << std::setfill('0')
+           << static_cast<std::uint64_t>(hashes[rank]) << std::dec;
+    }
+  }
+  return text.str();
+}
+
+// `hash` 0: this rank has found its own parameters unusable and says so, so that nobody waits for
+// it.
+Status compare_plans(std::uint64_t hash, comm::Communicator& world, Deadline deadline) {
+  const auto ranks = static_cast<std::size_t>(world.size());
+  std::vector<std::int64_t> hashes(ranks, 0);
+  hashes[static_cast<std::size_t>(world.rank())] = static_cast<std::int64_t>(hash);
+  const std::vector<std::size_t> counts(ranks, 1);
+  MUSTER_RETURN_IF_ERROR(
+      world.all_gather(std::span{hashes}, counts, deadline).context("comparing optimizer plans"));
+  for (const std::int64_t other : hashes) {
+    if (other != hashes.front()) {
+      return failed_precondition(
+          "ranks were given different parameters, routes or hyperparameters (plan hashes: " +
+          hashes_text(hashes) + "); start all ranks with the same model and options");
+    }
+  }
+  return {};
+}
+
+Expected<Routing> check_locally(
+    std::vector<ParameterSpec> specs, const OptimizerOptions& options, bool has_expert_peers) {
+  MUSTER_RETURN_IF_ERROR(validate(options));
+  MUSTER_ASSIGN_OR_RETURN(Routing routing, route(std::move(specs), options.routes));
+  MUSTER_RETURN_IF_ERROR(validate(options.clipping, routing.group_names));
+  for (const RoutedParameter& parameter : routing.parameters) {
+    if (parameter.spec.placement == Placement::kExpert && !has_expert_peers) {
+      return invalid_argument(
+          "parameter '" + parameter.spec.name +
+          "' is an expert parameter, but no communicator of expert peers was given");
+    }
+  }
+  return routing;
+}
+
+// The mover's own communicators, with the same ranks in the same order.
+Status split_for_mover(
+    Zero1Setup& setup,
+    comm::Communicator& world,
+    comm::Communicator* expert_peers,
+    Deadline deadline) {
+  for (comm::Communicator* parent : {&world, expert_peers}) {
+    if (parent == nullptr) {
+      continue;
+    }
+    MUSTER_ASSIGN_OR_RETURN(auto own, parent->split(0, parent->rank(), deadline));
+    setup.communicators.push_back(std::move(own));
+  }
+  return {};
+}
+
+Status make_regions(
+    Zero1Setup& setup,
+    comm::Communicator& world,
+    comm::Communicator* expert_peers,
+    Deadline deadline) {
+  const auto& own = setup.communicators;
+  for (const RegionKey& key : region_keys(setup.routing)) {
+    const bool expert = key.placement == Placement::kExpert;
+    RegionCommunicators communicators{};
+    communicators.memory = own.empty() ? &world : own.front().get();
+    communicators.holders = expert ? expert_peers : &world;
+    communicators.buckets = own.empty() ? communicators.holders : own[expert ? 1 : 0].get();
+    RegionPlan plan = plan_region(setup.routing, setup.options, key, communicators.holders->size());
+    MUSTER_ASSIGN_OR_RETURN(
+        Region region,
+        Region::create(std::move(plan), setup.routing, communicators, setup.options, deadline));
+    setup.regions.push_back(std::move(region));
+  }
+  return {};
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<Optimizer>> Optimizer::create(
+    std::vector<ParameterSpec> specs,
+    OptimizerOptions options,
+    comm::Communicator& world,
+    comm::Communicator* expert_peers,
+    Deadline deadline) {
+  auto routing = check_locally(std::move(specs), options, expert_peers != nullptr);
+  const std::uint64_t hash = routing ? plan_hash(*routing, options) : 0;
+  const Status agreed = compare_plans(hash, world, deadline);
+  if (!routing) {
+    return routing.status();
+  }
+  MUSTER_RETURN_IF_ERROR(agreed);
+  Zero1Setup setup;
+  setup.routing = std::move(*routing);
+  setup.options = std::move(options);
+  setup.world_size = world.size();
+  if (expert_peers != nullptr) {
+    MUSTER_ASSIGN_OR_RETURN(
+        setup.expert_position, find_expert_position(world, *expert_peers, deadline));
+    setup.expert_ranks = expert_peers->size();
+  }
+  if (setup.options.overlap) {
+    MUSTER_RETURN_IF_ERROR(split_for_mover(setup, world, expert_peers, deadline)
+                               .context("communicators of the optimizer's own"));
+  }
+  MUSTER_RETURN_IF_ERROR(make_regions(setup, world, expert_peers, deadline));
+  std::unique_ptr<Optimizer> optimizer = std::make_unique<Zero1Optimizer>(std::move(setup));
+  return optimizer;
+}
+
+}  // namespace muster::optimizer

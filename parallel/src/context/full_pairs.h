@@ -1,0 +1,30 @@
+// Full attention of the pairs of a ring.
+#pragma once
+
+#include "parallel/src/context/ring.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace muster::parallel {
+
+// What partial results over several pairs say of a rank's rows: a row that is not finite in more
+// than one of them counts once.
+struct RowCounts {
+  std::vector<float> max_logit;    // [heads]
+  std::vector<std::uint8_t> rows;  // [heads, rows of the shard] 1: not finite
+
+  explicit RowCounts(const ContextSizes& sizes);
+
+  // Rows that are not finite, per head.
+  [[nodiscard]] std::vector<std::int64_t> totals(const ContextSizes& sizes) const;
+};
+
+// `counts` null: not asked for.
+[[nodiscard]] Status attend_full_pair(
+    const ContextCall& call, const RingPair& pair, const PieceOutputs& part, RowCounts* counts);
+
+[[nodiscard]] Status attend_full_pair_backward(
+    const ContextCall& call, const RingPair& pair, const PieceGradients& part);
+
+}  // namespace muster::parallel

@@ -1,0 +1,66 @@
+// The set-up that forms with gathered keys share: keys of all ranks, and per segment of queries the
+// call of an operator on the keys that the segment may see.
+#pragma once
+
+#include "parallel/src/context/exchange.h"
+#include "parallel/src/context/pair.h"
+
+#include <cstddef>
+#include <functional>
+
+namespace muster::parallel {
+
+// What an operator reads of one piece of queries and one of keys.
+struct PieceInputs {
+  kernels::AttentionInput q;
+  kernels::AttentionInput k;
+  kernels::AttentionInput v;
+};
+
+// lse [heads, queries of the piece]
+struct PieceOutputs {
+  kernels::AttentionOutput out;
+  float* lse{nullptr};
+};
+
+struct PieceGradients {
+  kernels::AttentionInput out;
+  const float* lse{nullptr};
+  kernels::AttentionInput dout;
+  kernels::AttentionOutput dq;
+  kernels::AttentionOutput dk;
+  kernels::AttentionOutput dv;
+};
+
+// `segment` counts the segments of this rank; the problem is of one sequence, bottom-right aligned.
+using SegmentForward = std::function<Status(
+    std::size_t segment,
+    const kernels::AttentionProblem& problem,
+    const PieceInputs& inputs,
+    const PieceOutputs& outputs)>;
+
+using SegmentBackward = std::function<Status(
+    std::size_t segment,
+    const kernels::AttentionProblem& problem,
+    const PieceInputs& inputs,
+    const PieceGradients& gradients)>;
+
+// Tensors are checked.
+[[nodiscard]] Status gathered_forward(
+    const ContextCall& call,
+    const ContextTensors& tensors,
+    std::span<float> out,
+    std::span<float> lse,
+    const SegmentForward& attend);
+
+// Gradients of keys go home by a reduce-scatter.
+[[nodiscard]] Status gathered_backward(
+    const ContextCall& call,
+    const ContextTensors& tensors,
+    std::span<const float> out,
+    std::span<const float> lse,
+    std::span<const float> dout,
+    const ContextGradients& gradients,
+    const SegmentBackward& attend);
+
+}  // namespace muster::parallel

@@ -1,0 +1,67 @@
+// What a rank computes on the rows it got: forward and backward of its row groups. Shared by
+// balanced and ordinary expert parallelism.
+#pragma once
+
+#include <muster/common/aligned_buffer.h>
+#include <muster/kernels/grouped_gemm.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace muster::parallel {
+
+// [groups, ffn, hidden], [groups, ffn, hidden], [groups, hidden, ffn] of the type, fp32 gradients.
+struct ExpertTensors {
+  const void* gate{nullptr};
+  const void* up{nullptr};
+  const void* down{nullptr};
+  float* gate_gradient{nullptr};
+  float* up_gradient{nullptr};
+  float* down_gradient{nullptr};
+};
+
+class ExpertCompute {
+ public:
+  ExpertCompute(kernels::FloatType type, std::int64_t hidden, std::int64_t ffn, int threads);
+
+  // Room for so many rows; keeps what is there when it is enough.
+  void reserve(std::int64_t rows);
+
+  // Where the inputs of the rows go, [rows, hidden]: kept until backward.
+  [[nodiscard]] std::byte* inputs() { return tensor(inputs_, hidden_); }
+
+  // out [rows, hidden] = the rows' expert outputs times their weights [rows].
+  void forward(
+      const kernels::RowGroups& groups,
+      const ExpertTensors& tensors,
+      const float* weights,
+      void* out);
+
+  // dinputs [rows, hidden] and dweights [rows] overwritten, gradients added to. dinputs may be
+  // dout.
+  void backward(
+      const kernels::RowGroups& groups,
+      const ExpertTensors& tensors,
+      const float* weights,
+      const void* dout,
+      void* dinputs,
+      float* dweights);
+
+ private:
+  [[nodiscard]] kernels::GroupedProblem problem(
+      const kernels::RowGroups& groups, std::int64_t in, std::int64_t out) const;
+  [[nodiscard]] std::int64_t room(std::int64_t columns) const;
+  [[nodiscard]] std::byte* tensor(AlignedBuffer& buffer, std::int64_t columns) const;
+
+  kernels::FloatType type_;
+  std::int64_t hidden_;
+  std::int64_t ffn_;
+  int threads_;
+  std::int64_t rows_{0};
+  // Kept from forward to backward: inputs, the two projections, the weighted activations.
+  AlignedBuffer inputs_, gate_, up_, activations_;
+  AlignedBuffer dup_, second_;  // room of backward
+};
+
+}  // namespace muster::parallel

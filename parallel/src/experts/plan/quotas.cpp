@@ -1,0 +1,185 @@
+// Parts A and B: how many rows leave a home, to which rank, of which experts.
+#include "parallel/src/experts/plan/work.h"
+
+#include <algorithm>
+
+namespace muster::parallel {
+
+namespace {
+
+int argmax(const std::vector<std::int64_t>& values) {
+  return static_cast<int>(std::max_element(values.begin(), values.end()) - values.begin());
+}
+
+int argmin(const std::vector<std::int64_t>& values) {
+  return static_cast<int>(std::min_element(values.begin(), values.end()) - values.begin());
+}
+
+std::size_t at(int index) {
+  return static_cast<std::size_t>(index);
+}
+
+// Largest remainders: floor(rows * weight / sum), and one more for the ranks whose share was cut
+// most, the lower rank first. With equal weights floor(rows / R) + [r < rows mod R].
+void apportion(EpPlanWork& work) {
+  std::vector<std::int64_t>& cut = work.excess;  // scratch until quotas are found
+  std::int64_t rest = work.rows;
+  for (std::size_t rank = 0; rank < work.capacities.size(); ++rank) {
+    const std::int64_t product = work.rows * work.weights[rank];
+    work.capacities[rank] = product / work.weight_sum;
+    cut[rank] = product % work.weight_sum;
+    rest -= work.capacities[rank];
+  }
+  for (; rest > 0; --rest) {
+    const int rank = argmax(cut);
+    ++work.capacities[at(rank)];
+    cut[at(rank)] = -1;
+  }
+}
+
+void add_quota(EpPlanWork& work, int home, int rank, std::int64_t rows) {
+  work.quotas.push_back({home, rank, rows});
+  work.own[at(home)] -= rows;
+  ++work.homes[at(rank)];
+  ++work.quota_steps;
+}
+
+// Above capacity, with the most rows of its own.
+int richest_home(const EpPlanWork& work) {
+  int best = -1;
+  for (int rank = 0; rank < work.shape.ranks; ++rank) {
+    if (work.excess[at(rank)] > 0 && (best < 0 || work.own[at(rank)] > work.own[at(best)])) {
+      best = rank;
+    }
+  }
+  return best;
+}
+
+Status too_few_homes(const EpPlanWork& work, int rank, std::int64_t needed) {
+  return failed_precondition(
+      "expert parallelism: rank " + std::to_string(rank) + " has room for " +
+      std::to_string(needed) + " more rows and no single home can fill it (homes_max " +
+      std::to_string(work.balance.homes_max) + "): raise homes_max, or even out the speeds");
+}
+
+// The exact plan. A home may go below its capacity and become a receiver later: that is what lets
+// one home fill a receiver. With capacities that differ a home can be too small for that; then the
+// one with most rows is taken, and a second only where homes_max allows it.
+Status find_exact(EpPlanWork& work) {
+  work.quotas.clear();
+  work.quota_steps = 0;
+  std::copy(work.loads.begin(), work.loads.end(), work.own.begin());
+  std::fill(work.homes.begin(), work.homes.end(), 0);
+  for (std::size_t rank = 0; rank < work.excess.size(); ++rank) {
+    work.excess[rank] = work.loads[rank] - work.capacities[rank];
+  }
+  while (true) {
+    int home = argmax(work.excess);
+    if (work.excess[at(home)] <= 0) {
+      return {};
+    }
+    const int rank = argmin(work.excess);
+    const std::int64_t needed = -work.excess[at(rank)];
+    if (work.own[at(home)] < needed) {
+      home = richest_home(work);
+      if (work.own[at(home)] < needed && work.homes[at(rank)] + 1 >= work.balance.homes_max) {
+        return too_few_homes(work, rank, needed);
+      }
+    }
+    const std::int64_t rows = std::min(needed, work.own[at(home)]);
+    add_quota(work, home, rank, rows);
+    work.excess[at(home)] -= rows;
+    work.excess[at(rank)] += rows;
+  }
+}
+
+// Only ranks above (1 + tolerance) capacity send, what is above it; the emptiest takes. False when
+// receivers run out, each taking from one home only.
+bool find_tolerant(EpPlanWork& work) {
+  work.quotas.clear();
+  work.quota_steps = 0;
+  std::copy(work.loads.begin(), work.loads.end(), work.own.begin());
+  std::fill(work.homes.begin(), work.homes.end(), 0);
+  for (std::size_t rank = 0; rank < work.excess.size(); ++rank) {
+    const std::int64_t capacity = work.capacities[rank];
+    work.excess[rank] =
+        work.loads[rank] - capacity - capacity * work.tolerance_ppm / kEpToleranceOne;
+  }
+  while (true) {
+    const int home = argmax(work.excess);
+    if (work.excess[at(home)] <= 0) {
+      return true;
+    }
+    const int rank = argmin(work.excess);
+    const std::int64_t rows = std::min(work.excess[at(home)], -work.excess[at(rank)]);
+    if (rows <= 0) {
+      return false;
+    }
+    add_quota(work, home, rank, rows);
+    work.excess[at(home)] -= rows;
+    work.excess[at(rank)] = 0;  // it has its home
+  }
+}
+
+// The quota that is largest, the lower rank on ties.
+EpQuota& largest(std::vector<EpQuota>& quotas) {
+  return *std::max_element(quotas.begin(), quotas.end(), [](const EpQuota& a, const EpQuota& b) {
+    return a.rows < b.rows || (a.rows == b.rows && a.rank > b.rank);
+  });
+}
+
+void split_home(EpPlanWork& work, int home) {
+  std::int64_t* const remaining = work.retained.data() + std::ptrdiff_t{home} * work.local_experts;
+  while (true) {
+    EpQuota& quota = largest(work.exports);
+    if (quota.rows == 0) {
+      return;
+    }
+    const auto expert =
+        static_cast<int>(std::max_element(remaining, remaining + work.local_experts) - remaining);
+    const std::int64_t rows = std::min(quota.rows, remaining[expert]);
+    remaining[expert] -= rows;
+    quota.rows -= rows;
+    work.moves.push_back(
+        {quota.rank, home * work.local_experts + expert, rows, work.first_move[at(quota.rank)]});
+    work.first_move[at(quota.rank)] = static_cast<int>(work.moves.size()) - 1;
+  }
+}
+
+}  // namespace
+
+Status find_quotas(EpPlanWork& work) {
+  if (work.balance.mode == EpBalanceMode::kNone) {
+    work.quotas.clear();
+    work.quota_steps = 0;
+    apportion(work);
+    return {};
+  }
+  apportion(work);
+  if (work.balance.mode == EpBalanceMode::kTolerant && find_tolerant(work)) {
+    return {};
+  }
+  return find_exact(work);
+}
+
+void split_quotas(EpPlanWork& work) {
+  work.moves.clear();
+  std::copy(work.totals.begin(), work.totals.end(), work.retained.begin());
+  std::fill(work.first_move.begin(), work.first_move.end(), -1);
+  if (work.quotas.empty()) {
+    return;
+  }
+  for (int home = 0; home < work.shape.ranks; ++home) {
+    work.exports.clear();
+    std::copy_if(
+        work.quotas.begin(),
+        work.quotas.end(),
+        std::back_inserter(work.exports),
+        [home](const EpQuota& quota) { return quota.home == home; });
+    if (!work.exports.empty()) {
+      split_home(work, home);
+    }
+  }
+}
+
+}  // namespace muster::parallel

@@ -1,0 +1,145 @@
+#include <muster/policy/policy.h>
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+namespace muster::collector {
+
+namespace {
+
+const std::string kHead = "version: 1\nrules:\n";
+
+std::string error_of(const std::string& yaml) {
+  const auto policy = parse_policy(yaml, "p.yaml");
+  EXPECT_FALSE(policy.ok());
+  EXPECT_EQ(policy.status().code(), StatusCode::kInvalidArgument);
+  return policy.status().message();
+}
+
+}  // namespace
+
+TEST(PolicyFile, ExampleIsTheBuiltInPolicy) {
+  const auto policy = load_policy(MUSTER_EXAMPLE_POLICY);
+  ASSERT_TRUE(policy.ok()) << policy.status().to_string();
+  EXPECT_EQ(policy.value(), default_policy());
+}
+
+TEST(PolicyFile, MissingFileIsNamed) {
+  const auto policy = load_policy("/nowhere/policy.yaml");
+  ASSERT_FALSE(policy.ok());
+  EXPECT_EQ(policy.status().code(), StatusCode::kNotFound);
+  EXPECT_NE(policy.status().message().find("/nowhere/policy.yaml"), std::string::npos);
+}
+
+TEST(PolicyFile, DirectoryIsRefused) {
+  EXPECT_FALSE(load_policy(std::filesystem::temp_directory_path()).ok());
+}
+
+TEST(PolicyFile, StopIsADryRunUnlessTheFileMeansIt) {
+  const auto rehearsed = parse_policy(
+      kHead + "  - {name: a, finding: no_progress, actions: [alarm, stop]}\n", "p.yaml");
+  ASSERT_TRUE(rehearsed.ok()) << rehearsed.status().to_string();
+  EXPECT_FALSE(rehearsed.value().rules[0].actions[0].dry_run);
+  EXPECT_TRUE(rehearsed.value().rules[0].actions[1].dry_run);
+  const auto meant = parse_policy(
+      kHead + "  - {name: a, finding: no_progress, actions: [stop], dry_run: false}\n", "p.yaml");
+  ASSERT_TRUE(meant.ok()) << meant.status().to_string();
+  EXPECT_FALSE(meant.value().rules[0].actions[0].dry_run);
+}
+
+TEST(PolicyFile, ClipWithoutTauTakesTheThreshold) {
+  const auto policy = parse_policy(
+      "version: 1\nmax_logit_threshold: 50\nrules:\n"
+      "  - {name: a, finding: max_logit, actions: [arm_qk_clip]}\n",
+      "p.yaml");
+  ASSERT_TRUE(policy.ok()) << policy.status().to_string();
+  EXPECT_EQ(policy.value().rules[0].actions[0].argument, 50.0);
+}
+
+TEST(PolicyFile, DetectorsKeepWhatTheFileLeavesOut) {
+  const auto policy = parse_policy(
+      "version: 1\ndetectors:\n  attention_reach_low: {block_reach: 0.3}\n"
+      "  ep_rank_waited_for: {mads: 4, steps: 10}\nrules: []\n",
+      "p.yaml");
+  ASSERT_TRUE(policy.ok()) << policy.status().to_string();
+  EXPECT_EQ(policy.value().reach.block_reach, 0.3);
+  EXPECT_EQ(policy.value().reach.query_reach, default_policy().reach.query_reach);
+  EXPECT_EQ(policy.value().reach.steps, 32);
+  EXPECT_EQ(policy.value().wait.mads, 4.0);
+  EXPECT_EQ(policy.value().wait.steps, 10);
+  EXPECT_EQ(policy.value().expert_imbalance, default_policy().expert_imbalance);
+}
+
+TEST(PolicyFile, DetectorsThatMakeNoSenseAreNamedWithTheirLine) {
+  const auto error = [](const std::string& detectors) {
+    return error_of("version: 1\ndetectors:\n  " + detectors + "\nrules: []\n");
+  };
+  EXPECT_TRUE(error("spike: {z: 4}").starts_with("p.yaml:3: spike: "));
+  EXPECT_TRUE(error("attention_reach_low: {share: 1}").starts_with("p.yaml:3: share: "));
+  EXPECT_TRUE(
+      error("attention_reach_low: {query_reach: 1.5}").starts_with("p.yaml:3: query_reach: "));
+  EXPECT_TRUE(error("expert_imbalance: {steps: 0}").starts_with("p.yaml:3: steps: "));
+  EXPECT_TRUE(error("ep_rank_waited_for: {mads: -1}").starts_with("p.yaml:3: mads: "));
+}
+
+TEST(PolicyFile, UnknownKeyIsNamedWithItsLine) {
+  const std::string error =
+      error_of(kHead + "  - name: a\n    finding: spike\n    cooldown: 5\n    actions: [alarm]\n");
+  EXPECT_TRUE(error.starts_with("p.yaml:5: cooldown: ")) << error;
+}
+
+TEST(PolicyFile, UnknownFindingIsNamedWithItsLine) {
+  const std::string error =
+      error_of(kHead + "  - name: a\n    finding: spikes\n    actions: [alarm]\n");
+  EXPECT_TRUE(error.starts_with("p.yaml:4: finding: spikes ")) << error;
+}
+
+TEST(PolicyFile, UnknownActionIsNamedWithItsLine) {
+  const std::string error =
+      error_of(kHead + "  - name: a\n    finding: spike\n    actions: [alarm, panic]\n");
+  EXPECT_TRUE(error.starts_with("p.yaml:5: panic: ")) << error;
+}
+
+TEST(PolicyFile, WrongTypeIsNamedWithItsLine) {
+  const std::string error =
+      error_of(kHead + "  - name: a\n    finding: spike\n    budget: many\n    actions: [alarm]\n");
+  EXPECT_TRUE(error.starts_with("p.yaml:5: budget: ")) << error;
+}
+
+TEST(PolicyFile, NegativeCooldownIsRefused) {
+  EXPECT_TRUE(
+      error_of(kHead + "  - {name: a, finding: spike, actions: [alarm], cooldown_steps: -1}\n")
+          .starts_with("p.yaml:3: cooldown_steps: "));
+}
+
+TEST(PolicyFile, TauMustBePositive) {
+  EXPECT_TRUE(
+      error_of(kHead + "  - {name: a, finding: max_logit, actions: [arm_qk_clip: {tau: 0}]}\n")
+          .starts_with("p.yaml:3: tau: "));
+}
+
+TEST(PolicyFile, TwoRulesOfOneNameAreRefused) {
+  EXPECT_TRUE(error_of(
+                  kHead + "  - {name: a, finding: spike, actions: [alarm]}\n" +
+                  "  - {name: a, finding: nonfinite, actions: [alarm]}\n")
+                  .starts_with("p.yaml:4: name: a "));
+}
+
+TEST(PolicyFile, RuleWithoutActionsIsRefused) {
+  EXPECT_TRUE(error_of(kHead + "  - {name: a, finding: spike, actions: []}\n")
+                  .starts_with("p.yaml:3: actions: "));
+}
+
+TEST(PolicyFile, OtherVersionIsRefused) {
+  EXPECT_TRUE(error_of("version: 2\nrules: []\n").starts_with("p.yaml:1: version: "));
+}
+
+TEST(PolicyFile, BrokenYamlNamesTheLine) {
+  EXPECT_TRUE(error_of("version: 1\nrules: [\n").starts_with("p.yaml:"));
+  EXPECT_TRUE(error_of("").starts_with("p.yaml:"));
+  EXPECT_TRUE(error_of("just text").starts_with("p.yaml:1: policy: "));
+}
+
+}  // namespace muster::collector

@@ -1,0 +1,106 @@
+// A layer keeps its memory: after a first pass, forward and backward allocate nothing, whatever the
+// routing is. That holds for the plan, the movement and the experts below it.
+#include "tests/support/allocation_count.h"
+
+#include <muster/comm/backends.h>
+#include <muster/parallel/experts/layer.h>
+#include <muster/parallel/experts/skew.h>
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+namespace muster::parallel {
+namespace {
+
+constexpr int kRanks = 2;
+constexpr int kExperts = 8;
+constexpr int kTopK = 2;
+constexpr std::int64_t kWidth = 32;
+constexpr std::size_t kTokens = 24;
+constexpr std::size_t kElements = kExperts / kRanks * kWidth * kWidth;
+
+Deadline soon() {
+  return Deadline::after(std::chrono::seconds{30});
+}
+
+struct Made {
+  std::unique_ptr<ExpertGroup> group;
+  std::unique_ptr<ExpertLayer> layer;
+};
+
+Expected<Made> make(comm::Communicator& ranks) {
+  ExpertLayerOptions options;
+  EpShape& shape = options.exchange.shape;
+  shape.ranks = kRanks;
+  shape.experts = kExperts;
+  shape.top_k = kTopK;
+  shape.tokens_max = kTokens;
+  options.exchange.hidden = kWidth;
+  options.ffn = kWidth;
+  Made made;
+  MUSTER_ASSIGN_OR_RETURN(
+      made.group, ExpertGroup::create(ranks, options, 6 * kElements * sizeof(float), soon()));
+  ExpertGroup::Home homes[3];
+  for (ExpertGroup::Home& home : homes) {
+    MUSTER_ASSIGN_OR_RETURN(const auto weights, made.group->allocate(kElements * sizeof(float)));
+    MUSTER_ASSIGN_OR_RETURN(const auto gradient, made.group->allocate(kElements * sizeof(float)));
+    home = {weights.data(), reinterpret_cast<float*>(gradient.data())};  // NOLINT
+  }
+  MUSTER_RETURN_IF_ERROR(made.group->seal(soon()));
+  MUSTER_ASSIGN_OR_RETURN(
+      made.layer, made.group->make_layer("layer 0", homes[0], homes[1], homes[2]));
+  return made;
+}
+
+// What each pass of one rank asked for.
+std::vector<long> allocations_by_pass(comm::Communicator& ranks) {
+  std::vector<long> by_pass;
+  const auto made = make(ranks);
+  EXPECT_TRUE(made.ok()) << made.status().to_string();
+  const std::vector<float> x(kTokens * kWidth, 0.5F);
+  std::vector<float> y(x.size());
+  std::vector<float> dx(x.size());
+  const std::vector<float> gates(kTokens * kTopK, 0.5F);
+  std::vector<float> dgates(gates.size());
+  std::vector<std::int32_t> choices(gates.size());
+  for (const double maxvio : {0.0, 3.0, 1.0, 2.0, 0.5}) {
+    const auto routing = SkewedRouting::create(kExperts, kTopK, maxvio, 5);
+    EXPECT_TRUE(routing.ok());
+    routing->draw(static_cast<std::uint64_t>(ranks.rank()), 0, choices);
+    const long before = muster::test::allocations_of_this_thread();
+    const Status forward = made->layer->forward(
+        std::as_bytes(std::span{x}), choices, gates, std::as_writable_bytes(std::span{y}), soon());
+    const Status backward = made->layer->backward(
+        std::as_bytes(std::span{y}), std::as_writable_bytes(std::span{dx}), dgates, soon());
+    const long after = muster::test::allocations_of_this_thread();
+    EXPECT_TRUE(forward.ok() && backward.ok());
+    by_pass.push_back(after - before);
+  }
+  return by_pass;
+}
+
+TEST(ExpertLayerAllocation, OnlyTheFirstPassAllocates) {
+  const auto group = comm::make_local_group(kRanks);
+  std::vector<std::vector<long>> passes(kRanks);
+  std::vector<std::thread> threads;
+  for (const auto& ranks : group) {
+    threads.emplace_back([&passes, &world = *ranks] {
+      passes[static_cast<std::size_t>(world.rank())] = allocations_by_pass(world);
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (const std::vector<long>& of_rank : passes) {
+    ASSERT_EQ(of_rank.size(), 5U);
+    for (std::size_t pass = 1; pass < of_rank.size(); ++pass) {
+      EXPECT_EQ(of_rank[pass], 0) << "pass " << pass;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace muster::parallel

@@ -1,0 +1,49 @@
+// Runs a whole moe_lm job with ranks as threads, no collector, and a text made up on the spot.
+#pragma once
+
+#include "trainer/moe_lm/src/trainer.h"
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace muster::moe_lm {
+
+// A folder that is removed with everything in it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  TemporaryFolder(TemporaryFolder&&) = delete;
+  TemporaryFolder& operator=(TemporaryFolder&&) = delete;
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// Words of a small vocabulary in random order: something to learn, equal on every call.
+[[nodiscard]] const std::string& sample_text();
+
+// Two layers, four experts: every part of the model, milliseconds per step.
+[[nodiscard]] TrainOptions small_options();
+
+// The result of every rank. `adjust` may change a rank's set-up.
+[[nodiscard]] std::vector<Expected<TrainResult>> run_job(
+    int ranks, const TrainOptions& options, const std::function<void(TrainSetup&)>& adjust = {});
+
+// Losses of rank 0 of a job whose ranks must all end well.
+[[nodiscard]] std::vector<double> losses_of_job(int ranks, const TrainOptions& options);
+
+// The dumps of all ranks of a job that must end well, one after the other.
+[[nodiscard]] std::string final_bits(
+    int ranks, TrainOptions options, const std::function<void(TrainSetup&)>& adjust = {});
+
+// The bytes of a file, or a failed expectation.
+[[nodiscard]] std::string bytes_of(const std::filesystem::path& file);
+
+}  // namespace muster::moe_lm

@@ -1,0 +1,18 @@
+// argv to TrainOptions.
+#pragma once
+
+#include "trainer/moe_lm/src/options.h"
+
+#include <optional>
+
+namespace muster::moe_lm {
+
+// Options, or the exit code to leave with (0 after --help; the reason is printed).
+struct CommandLine {
+  TrainOptions options;
+  std::optional<int> exit_code;
+};
+
+[[nodiscard]] CommandLine parse_command_line(int argc, const char* const* argv);
+
+}  // namespace muster::moe_lm
