@@ -35,8 +35,9 @@ function(muster_add_test name)
     set(ARG_PROCESSORS 1)
   endif()
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE muster_settings ${ARG_LIBS} GTest::gtest_main
+  target_link_libraries(${name} PRIVATE muster_test_settings ${ARG_LIBS} GTest::gtest_main
     GTest::gmock)
+  target_precompile_headers(${name} REUSE_FROM muster_test_headers)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${ARG_PROCESSORS}
     LABELS "${ARG_LABELS}" ENVIRONMENT "OPENBLAS_NUM_THREADS=1")
