@@ -21,8 +21,8 @@ endfunction()
 
 # muster_add_test(<name> SOURCES ... LIBS ... [LABELS ...] [TIMEOUT s] [PROCESSORS n]
 #     [ISAS ...])
-#   One GoogleTest binary, one ctest entry: the binary prints its own cases. ISAS adds an entry for
-#   each lesser instruction set that kernels are also to be tested on.
+#   One GoogleTest binary, one ctest entry: the binary prints its own cases. ISAS adds an
+#   entry for each of these instruction sets that is less than this machine's best.
 function(muster_add_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT;PROCESSORS" "SOURCES;LIBS;LABELS;ISAS" ${ARGN})
   if(NOT ARG_TIMEOUT)
@@ -42,6 +42,9 @@ function(muster_add_test name)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${ARG_PROCESSORS}
     LABELS "${ARG_LABELS}" ENVIRONMENT "OPENBLAS_NUM_THREADS=1")
   foreach(isa IN LISTS ARG_ISAS)
+    if(NOT isa IN_LIST MUSTER_LESSER_ISAS)
+      continue()
+    endif()
     add_test(NAME ${name}_${isa} COMMAND ${name})
     set_tests_properties(${name}_${isa} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
       ENVIRONMENT "OPENBLAS_NUM_THREADS=1;MUSTER_KERNELS_ISA=${isa}")

@@ -36,3 +36,23 @@ if(MUSTER_SANITIZE)
     -fsanitize=${MUSTER_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -Wno-tsan)
   target_link_options(muster_settings INTERFACE -fsanitize=${MUSTER_SANITIZE})
 endif()
+
+# The best instruction set of kernels/ that this machine runs. Tests are repeated on lesser ones
+# only, and sanitizers instrument this one.
+set(MUSTER_HOST_ISA baseline)
+if(NOT CMAKE_CROSSCOMPILING AND EXISTS /proc/cpuinfo)
+  file(STRINGS /proc/cpuinfo muster_cpu_flags LIMIT_COUNT 1 REGEX "^flags")
+  if(muster_cpu_flags MATCHES " avx2 " AND muster_cpu_flags MATCHES " fma ")
+    set(MUSTER_HOST_ISA avx2)
+    if(muster_cpu_flags MATCHES " avx512f " AND muster_cpu_flags MATCHES " avx512bw " AND
+       muster_cpu_flags MATCHES " avx512dq " AND muster_cpu_flags MATCHES " avx512vl ")
+      set(MUSTER_HOST_ISA avx512)
+      if(muster_cpu_flags MATCHES " avx512_bf16 ")
+        set(MUSTER_HOST_ISA avx512bf16)
+      endif()
+    endif()
+  endif()
+endif()
+set(MUSTER_LESSER_ISAS baseline avx2 avx512 avx512bf16)
+list(FIND MUSTER_LESSER_ISAS ${MUSTER_HOST_ISA} muster_isa_rank)
+list(SUBLIST MUSTER_LESSER_ISAS 0 ${muster_isa_rank} MUSTER_LESSER_ISAS)
