@@ -10,6 +10,8 @@ log=build/$preset.log
 mkdir -p build
 # ccache finds the headers in the compiler's own list instead of running the preprocessor first.
 export CCACHE_DEPEND=1
+# What it needs to know of precompiled headers.
+export CCACHE_SLOPPINESS=pch_defines,time_macros
 
 fail() {
   grep -E -A 12 'error|Error|FAILED' "$log" | head -n 60 >&2 || tail -n 30 "$log" >&2

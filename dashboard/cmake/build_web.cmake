@@ -30,6 +30,6 @@ foreach(file IN LISTS files)
   math(EXPR number "${number} + 1")
 endforeach()
 file(WRITE "${OUTPUT}"
-  "#include \"server/static_pages.h\"\n\n#include <array>\n\nnamespace muster::dashboard {\n\n"
+  "#include \"dashboard/server/static_pages.h\"\n\n#include <array>\n\nnamespace muster::dashboard {\n\n"
   "namespace {\n\n${arrays}\nconstexpr std::array kFiles{\n${entries}};\n\n}  // namespace\n\n"
   "std::span<const EmbeddedFile> embedded_files() { return kFiles; }\n\n}  // namespace muster::dashboard\n")

@@ -1,0 +1,1 @@
+// Gives the precompiled header of the modules a target to belong to.
