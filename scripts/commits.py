@@ -22,6 +22,7 @@ SKIPPED = 77
 # Modules that need not be folders.
 TOPICS = {
     "docs",
+    "tree",
     "build",
     "ci",
     "tests",
