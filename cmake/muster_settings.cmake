@@ -26,11 +26,6 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(muster_settings INTERFACE
     -Wduplicated-cond -Wduplicated-branches -Wlogical-op -Wsuggest-override -Wextra-semi)
 endif()
-if(MUSTER_PRECOMPILE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  # GCC 12 forgets that a precompiled standard library is a system header, and warns falsely about
-  # concatenated strings in it (its bugs 105329 and 105651). Later versions check both.
-  target_compile_options(muster_settings INTERFACE -Wno-array-bounds -Wno-restrict)
-endif()
 if(MUSTER_WERROR)
   target_compile_options(muster_settings INTERFACE -Werror)
 endif()
