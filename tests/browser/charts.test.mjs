@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 
 import { connected, eventually, fact, Fixture, launchBrowser, openPage } from "./fixture.mjs";
+import { numberIn } from "./reading.mjs";
 
 const CHARTS = ["loss", "grad_norm", "learning_rate", "tokens", "step_time", "clip", "statistic1"];
 const HEATMAPS = ["attention", "maxvio", "expert_load"];
@@ -122,7 +123,7 @@ test("touching a mark shows the reason and the inputs of the decision, on that c
 
 test("the other charts' legends follow the cursor", async () => {
   const legend = reader.locator('[data-chart="learning_rate"] .legend-item b');
-  const rate = async () => Number((await legend.innerText()).replace("\u2212", "-"));
+  const rate = async () => numberIn(await legend.innerText());
   await hoverStep(reader, "loss", 15);
   await eventually(rate, (value) => value < 6e-4, "the rate while it warms up");
   await hoverStep(reader, "loss", 60);
@@ -133,8 +134,8 @@ test("a step that was done twice shows both values", async () => {
   await hoverStep(reader, "loss", 730);
   const tooltip = reader.locator('[data-chart="loss"] .tooltip');
   await eventually(() => tooltip.innerText(), (text) => /loss, launch 1/.test(text), "the replaced value");
-  const [kept, replaced] = await tooltip.locator(".tooltip-row b").allInnerTexts();
-  assert.ok(Number(kept) > 0 && Number(replaced) > 0 && kept !== replaced, `${kept} and ${replaced}`);
+  const [kept, replaced] = (await tooltip.locator(".tooltip-row b").allInnerTexts()).map(numberIn);
+  assert.ok(kept > 0 && replaced > 0 && kept !== replaced, `${kept} and ${replaced}`);
 });
 
 test("a heatmap shows both values of a step that was done twice", async () => {
@@ -214,8 +215,8 @@ test("new steps arrive by themselves and only they are fetched", async () => {
   await fixture.tell("advance 7");
   await eventually(() => fact(page, "loss", "to"), (now) => now === to + 7, "the last step");
   await eventually(() => fact(page, "loss", "points"), (now) => now === points + 14, "points");
-  const step = await page.locator('[data-figure="Step"]').innerText();
-  assert.equal(step.replace(/\D/g, ""), String(to + 7));
+  const step = () => page.locator('[data-figure="Step"]').innerText();
+  await eventually(step, (text) => numberIn(text) === to + 7, "the step in the header");
   const tails = ranges.slice(before);
   assert.ok(tails.length > 0 && tails.every((one) => Number(one.from) > to - 40), JSON.stringify(tails));
   assert.deepEqual(problems, []);
@@ -241,7 +242,7 @@ test("a paused page stands still until it is told to go on", async () => {
   const to = await fact(page, "loss", "to");
   await fixture.tell("advance 3");
   const step = () => page.locator('[data-figure="Step"]').innerText(); // the header stays live
-  await eventually(step, (text) => text.replace(/\D/g, "") === String(to + 3), "the step in the header");
+  await eventually(step, (text) => numberIn(text) === to + 3, "the step in the header");
   await page.keyboard.press("b"); // Whatever draws the charts again, they keep their range.
   await eventually(() => page.locator("#toggle-band").getAttribute("aria-pressed"), (on) => on === "false", "band");
   assert.equal(await fact(page, "loss", "to"), to);

@@ -7,7 +7,7 @@ import { promisify } from "node:util";
 
 import { eventually } from "./fixture.mjs";
 
-const PATIENCE_MS = 60_000;
+const PATIENCE_MS = 120_000;
 
 function programOf(variable) {
   const path = process.env[variable];

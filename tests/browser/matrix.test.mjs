@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 
 import { connected, eventually, fact, Fixture, launchBrowser, openPage } from "./fixture.mjs";
+import { numberIn } from "./reading.mjs";
 
 const TALL = { viewport: { width: 1440, height: 4200 } };
 const MATRICES = ["load_matrix", "wait_matrix"];
@@ -114,7 +115,7 @@ test("a paused page keeps its matrices", async () => {
   await page.keyboard.press("p");
   await fixture.tell("advance 2");
   const shown = () => page.locator('[data-figure="Step"]').innerText();
-  await eventually(shown, (text) => Number(text.replace(/\D/g, "")) >= step + 2, "the step in the header");
+  await eventually(shown, (text) => numberIn(text) >= step + 2, "the step in the header");
   await page.keyboard.press("b");
   assert.equal(await fact(page, "load_matrix", "step"), step);
   await page.keyboard.press("p");

@@ -4,6 +4,7 @@ import { createServer } from "node:http";
 import { after, before, test } from "node:test";
 
 import { connected, eventually, fact, Fixture, launchBrowser, openPage } from "./fixture.mjs";
+import { numberIn, stepIn } from "./reading.mjs";
 
 let fixture;
 let browser;
@@ -59,8 +60,8 @@ test("the header shows step, loss, ranks, generation and restarts", async () => 
   await eventually(() => figure("Ranks alive"), (text) => text === "4 / 4", "ranks");
   assert.equal(await figure("Generation"), "2");
   assert.equal(await figure("Restarts"), "1");
-  assert.equal(await figure("Last checkpoint"), "900");
-  assert.ok(Number(await figure("Loss")) > 1);
+  assert.equal(numberIn(await figure("Last checkpoint")), 900);
+  assert.ok(numberIn(await figure("Loss")) > 1);
   await eventually(() => figure("Tokens/s"), (text) => /^2\d(\.\d)?k$/.test(text), "tokens per second");
   await context.close();
 });
@@ -83,7 +84,7 @@ test("checkpoint now asks first, is sent once, and its state is followed", async
   await fixture.tell("report armed");
   await eventually(() => row.innerText(), (text) => text.includes("armed 4/4"), "armed");
   await fixture.tell("report applied");
-  await eventually(() => row.innerText(), (text) => /applied 4\/4 at step \d+/.test(text), "applied");
+  await eventually(() => row.innerText(), (text) => text.includes("applied 4/4") && stepIn(text) > 0, "applied");
   assert.deepEqual(problems, []);
   await context.close();
 });

@@ -3,6 +3,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 
+import { numberIn, stepIn } from "./reading.mjs";
+
 const WEB = fileURLToPath(new URL("../../dashboard/web", import.meta.url));
 
 async function load(module) {
@@ -14,6 +16,7 @@ async function load(module) {
 
 const matrix = await load("data/matrix.ts");
 const modes = await load("data/attention_modes.ts");
+const format = await load("page/format.ts");
 
 // Layers 0 and 2, experts 0 to 2; the values in any order.
 function answer(values) {
@@ -103,4 +106,24 @@ test("neighbouring layers of one mode are named together", () => {
   assert.equal(of("moba:512,3", "moba:512,3", "full"), "layers 0–1 moba:512,3 · layer 2 full");
   assert.equal(of("full"), "layer 0 full");
   assert.equal(of(), "");
+});
+
+test("a step is read back from a sentence, however many digits it has", () => {
+  for (const step of [0, 7, 999, 1148, 54321, 1234567]) {
+    assert.equal(stepIn(`applied 4/4 at step ${format.step(step)}`), step);
+    assert.equal(stepIn(`checkpoint of step ${step} is on disk`), step, "reasons do not group digits");
+  }
+  assert.ok(Number.isNaN(stepIn("applied")), "no step");
+  assert.ok(Number.isNaN(stepIn(`step ${format.step(-1)}`)), "no step yet");
+});
+
+test("a number is read back as the page shows it, whatever its size", () => {
+  for (const value of [0, 1.25, 999, 1148, 54321, 1234567, 1.5e9, 0.000912, -3.5, -0.00002, Infinity, -Infinity]) {
+    const shown = numberIn(format.number(value));
+    assert.ok(shown === value || Math.abs(shown / value - 1) < 5e-3, `${value}: "${format.number(value)}" is ${shown}`);
+  }
+  for (const step of [0, 999, 1148, 1234567]) assert.equal(numberIn(format.step(step)), step);
+  assert.equal(numberIn(format.si(26400)), 26400);
+  assert.ok(Number.isNaN(numberIn("not finite")));
+  assert.ok(Number.isNaN(numberIn(format.step(-1))));
 });
