@@ -1,39 +1,13 @@
 // What the charts show: data, spikes, NaN, events, both histories, zoom, live growth.
 import assert from "node:assert/strict";
-import { after, before, test } from "node:test";
+import { test } from "node:test";
 
-import { connected, eventually, fact, Fixture, launchBrowser, openPage } from "./fixture.mjs";
+import { connected, eventually, fact, pixels } from "./fixture.mjs";
 import { numberIn } from "./reading.mjs";
+import { DESK, reading, watching } from "./stage.mjs";
 
 const CHARTS = ["loss", "grad_norm", "learning_rate", "tokens", "step_time", "clip", "statistic1"];
 const HEATMAPS = ["attention", "maxvio", "expert_load"];
-const TALL = { viewport: { width: 1440, height: 4200 } };
-
-let fixture;
-let browser;
-let reader; // a page of night-shift for tests that only look at its charts
-
-before(async () => {
-  [fixture, browser] = await Promise.all([Fixture.start(), launchBrowser()]);
-  reader = (await openRun("night-shift")).page;
-});
-
-after(async () => {
-  await browser?.close();
-  assert.equal(await fixture?.stop(), 0);
-});
-
-async function openRun(run, options = {}, query = "") {
-  const opened = await openPage(browser, options);
-  opened.ranges = [];
-  opened.page.on("request", (request) => {
-    const url = new URL(request.url());
-    if (url.pathname.endsWith("/range")) opened.ranges.push(Object.fromEntries(url.searchParams));
-  });
-  await opened.page.goto(`${fixture.url}/?run=${run}${query}`);
-  await eventually(() => fact(opened.page, "loss", "points"), (n) => n > 0, "points of the loss");
-  return opened;
-}
 
 // Puts the pointer over a step of a chart.
 async function hoverStep(page, chart, step) {
@@ -45,63 +19,50 @@ async function hoverStep(page, chart, step) {
 
 // How many pixels of a rectangle of a chart's canvas have (nearly) this colour. Fractions of the
 // canvas: [left, top, right, bottom].
-function countPixels(page, chart, rgb, [left, top, right, bottom]) {
-  return page.locator(`[data-chart="${chart}"] canvas`).first().evaluate(
-    (canvas, { rgb, box }) => {
-      const [x0, x1] = [box[0], box[2]].map((f) => Math.round(f * canvas.width));
-      const [y0, y1] = [box[1], box[3]].map((f) => Math.round(f * canvas.height));
-      const { data } = canvas.getContext("2d").getImageData(x0, y0, x1 - x0, y1 - y0);
-      let count = 0;
-      for (let i = 0; i < data.length; i += 4) {
-        const near = rgb.every((value, c) => Math.abs(data[i + c] - value) < 40);
-        if (near && data[i + 3] > 60) count++;
-      }
-      return count;
-    },
-    { rgb, box: [left, top, right, bottom] });
+async function countPixels(page, chart, rgb, box) {
+  const data = await pixels(page.locator(`[data-chart="${chart}"] canvas`).first(), box);
+  let count = 0;
+  for (let i = 0; i < data.length; i += 4) {
+    const near = rgb.every((value, c) => Math.abs(data[i + c] - value) < 40);
+    if (near && data[i + 3] > 60) count++;
+  }
+  return count;
 }
 
 const BLUE = [90, 169, 255]; // the first curve, dark theme
 const RED = [255, 107, 107]; // the mark of a value that is not finite
 
-test("every chart and heatmap of a run has data", async () => {
-  const { page, context, problems } = await openRun("night-shift", TALL);
+test("every chart and heatmap of a run has data", reading(async ({ page, problems }) => {
   for (const chart of [...CHARTS, ...HEATMAPS]) {
     await eventually(() => fact(page, chart, "points"), (n) => n > 100, `points of ${chart}`);
   }
   assert.ok(await countPixels(page, "grad_norm", BLUE, [0, 0, 1, 1]) > 300, "the curve is drawn");
   assert.equal(await fact(page, "attention", "rows"), 16);
   assert.deepEqual(problems, []);
-  await context.close();
-});
+}));
 
-test("a spike of one step in 100,000 is drawn", async () => {
-  const { page, context } = await openRun("long-haul");
+test("a spike of one step in 100,000 is drawn", watching("long-haul", DESK, async ({ page }) => {
   await eventually(() => fact(page, "loss", "width"), (width) => width >= 64, "steps per bucket");
   assert.ok(await fact(page, "loss", "y-max") > 7, "the axis reaches the spike");
   // Step 54,321 of 100,000: nothing but the spike reaches the upper half there.
   const column = [0.53, 0.1, 0.59, 0.45];
   assert.ok(await countPixels(page, "grad_norm", BLUE, column) > 20, "the spike's pixels");
   assert.equal(await countPixels(page, "grad_norm", BLUE, [0.65, 0.1, 0.71, 0.45]), 0);
-  await context.close();
-});
+}));
 
-test("zooming to the spike shows its exact value", async () => {
-  const { page, context } = await openRun("long-haul", {}, "&from=54200&to=54400");
+test("zooming to the spike shows its exact value", watching("long-haul&from=54200&to=54400", DESK, async ({ page }) => {
   await eventually(() => fact(page, "loss", "width"), (width) => width === 1, "steps per bucket");
   const top = await fact(page, "grad_norm", "y-max");
   assert.ok(top > 7, `the spike is still there: ${top}`);
-  await context.close();
-});
+}));
 
-test("NaN is a mark, not a gap", async () => {
-  assert.equal(await fact(reader, "loss", "nonfinite"), 1);
-  assert.match(await reader.locator('[data-chart="loss"] .badge').innerText(), /1 not finite/);
-  assert.ok(await countPixels(reader, "loss", RED, [0.4, 0, 0.55, 0.2]) > 10, "the cross is drawn");
-});
+test("NaN is a mark, not a gap", reading(async ({ page }) => {
+  assert.equal(await fact(page, "loss", "nonfinite"), 1);
+  assert.match(await page.locator('[data-chart="loss"] .badge').innerText(), /1 not finite/);
+  assert.ok(await countPixels(page, "loss", RED, [0.4, 0, 0.55, 0.2]) > 10, "the cross is drawn");
+}));
 
-test("events are marked on every chart and heatmap, and the filter applies to all", async () => {
-  const { page, context } = await openRun("night-shift", TALL);
+test("events are marked on every chart and heatmap, and the filter applies to all", reading(async ({ page }) => {
   const counts = {};
   for (const chart of [...CHARTS, ...HEATMAPS]) {
     counts[chart] = await eventually(() => fact(page, chart, "marks"), (n) => n >= 8, `marks on ${chart}`);
@@ -110,57 +71,59 @@ test("events are marked on every chart and heatmap, and the filter applies to al
   for (const chart of ["loss", "attention"]) {
     await eventually(() => fact(page, chart, "marks"), (n) => n <= counts[chart] - 3, `marks on ${chart}`);
   }
-  await context.close();
-});
+  await page.locator('[data-kind="checkpoint_committed"]').click();
+  for (const chart of ["loss", "attention"]) {
+    await eventually(() => fact(page, chart, "marks"), (n) => n === counts[chart], `all marks on ${chart}`);
+  }
+}));
 
-test("touching a mark shows the reason and the inputs of the decision, on that chart only", async () => {
-  await hoverStep(reader, "grad_norm", 420);
-  const tooltip = reader.locator('[data-chart="grad_norm"] .tooltip');
+test("touching a mark shows the reason and the inputs of the decision, on that chart only", reading(async ({ page }) => {
+  await hoverStep(page, "grad_norm", 420);
+  const tooltip = page.locator('[data-chart="grad_norm"] .tooltip');
   await eventually(() => tooltip.innerText(), (text) => text.includes("no rank applied the step"), "tooltip");
   assert.match(await tooltip.innerText(), /nonfinite count 3/);
-  assert.equal(await reader.locator(".tooltip:visible").count(), 1);
-});
+  assert.equal(await page.locator(".tooltip:visible").count(), 1);
+}));
 
-test("the other charts' legends follow the cursor", async () => {
-  const legend = reader.locator('[data-chart="learning_rate"] .legend-item b');
+test("the other charts' legends follow the cursor", reading(async ({ page }) => {
+  const legend = page.locator('[data-chart="learning_rate"] .legend-item b');
   const rate = async () => numberIn(await legend.innerText());
-  await hoverStep(reader, "loss", 15);
+  await hoverStep(page, "loss", 15);
   await eventually(rate, (value) => value < 6e-4, "the rate while it warms up");
-  await hoverStep(reader, "loss", 60);
+  await hoverStep(page, "loss", 60);
   await eventually(rate, (value) => value > 18e-4, "the rate after that");
-});
+}));
 
-test("a step that was done twice shows both values", async () => {
-  await hoverStep(reader, "loss", 730);
-  const tooltip = reader.locator('[data-chart="loss"] .tooltip');
+test("a step that was done twice shows both values", reading(async ({ page }) => {
+  await hoverStep(page, "loss", 730);
+  const tooltip = page.locator('[data-chart="loss"] .tooltip');
   await eventually(() => tooltip.innerText(), (text) => /loss, launch 1/.test(text), "the replaced value");
   const [kept, replaced] = (await tooltip.locator(".tooltip-row b").allInnerTexts()).map(numberIn);
   assert.ok(kept > 0 && replaced > 0 && kept !== replaced, `${kept} and ${replaced}`);
-});
+}));
 
-test("a heatmap shows both values of a step that was done twice", async () => {
-  const map = reader.locator('[data-chart="attention"]');
+test("a heatmap shows both values of a step that was done twice", reading(async ({ page, fixture }) => {
+  const map = page.locator('[data-chart="attention"]');
   await map.scrollIntoViewIfNeeded();
-  await eventually(() => fact(reader, "attention", "points"), (n) => n > 0, "cells");
+  await eventually(() => fact(page, "attention", "points"), (n) => n > 0, "cells");
   const { width } = await map.locator("canvas").boundingBox();
   const plot = width - 56 - 12; // geometry.ts
-  await map.locator("canvas").hover({ position: { x: 56 + (730 / 919) * plot, y: 60 } });
+  await map.locator("canvas").hover({ position: { x: 56 + (730 / fixture.lastStep) * plot, y: 60 } });
   await eventually(() => map.locator(".tooltip").innerText(), (text) => /launch 1/.test(text), "both values");
-  await reader.mouse.move(0, 0);
-});
+}));
 
-test("a restart keeps both histories", async () => {
-  const { page, context } = await openRun("night-shift");
+test("a restart keeps both histories", reading(async ({ page }) => {
   assert.equal(await page.locator('[data-chart="loss"]').getAttribute("data-generations"), "1,2");
-  assert.ok(await fact(page, "loss", "replaced") > 50, "steps 700 to 760 of the first launch");
+  const replaced = await fact(page, "loss", "replaced");
+  assert.ok(replaced > 50, "steps 700 to 760 of the first launch");
   await page.locator("#toggle-replaced").click();
   await eventually(() => fact(page, "loss", "replaced"), (n) => n === 0, "replaced steps are hidden");
   assert.equal(await page.locator('[data-chart="loss"]').getAttribute("data-generations"), "1,2");
-  await context.close();
-});
+  await page.locator("#toggle-replaced").click();
+  await eventually(() => fact(page, "loss", "replaced"), (n) => n === replaced, "and shown again");
+}));
 
-test("drag zooms all charts and asks the server again, double-click goes back", async () => {
-  const { page, context, ranges } = await openRun("night-shift");
+test("drag zooms all charts and asks the server again, double-click goes back", reading(async ({ page, ranges, fixture }) => {
   const before = ranges.length;
   const box = await page.locator('[data-chart="loss"] .u-over').boundingBox();
   await page.mouse.move(box.x + box.width * 0.3, box.y + 60);
@@ -177,12 +140,10 @@ test("drag zooms all charts and asks the server again, double-click goes back", 
   await page.reload();
   await eventually(span, ([a, b]) => a === from && b === to, "the range after a reload");
   await page.locator('[data-chart="loss"] .u-over').dblclick({ position: { x: 100, y: 60 } });
-  await eventually(span, ([a, b]) => a === 0 && b >= 919, "the whole range");
-  await context.close();
-});
+  await eventually(span, ([a, b]) => a === 0 && b >= fixture.lastStep, "the whole range");
+}));
 
-test("dragging a heatmap zooms too", async () => {
-  const { page, context } = await openRun("night-shift", TALL);
+test("dragging a heatmap zooms too", reading(async ({ page, fixture }) => {
   await eventually(() => fact(page, "attention", "points"), (n) => n > 0, "cells");
   const box = await page.locator('[data-chart="attention"] canvas').boundingBox();
   await page.mouse.move(box.x + box.width * 0.5, box.y + 60);
@@ -190,11 +151,11 @@ test("dragging a heatmap zooms too", async () => {
   await page.mouse.move(box.x + box.width * 0.7, box.y + 60, { steps: 5 });
   await page.mouse.up();
   await eventually(() => fact(page, "loss", "to"), (to) => to < 700, "the charts' range");
-  await context.close();
-});
+  await page.keyboard.press("0");
+  await eventually(() => fact(page, "loss", "to"), (to) => to >= fixture.lastStep, "the whole range");
+}));
 
-test("the cursor is shared by all charts", async () => {
-  const page = reader;
+test("the cursor is shared by all charts", reading(async ({ page }) => {
   const over = page.locator('[data-chart="loss"] .u-over');
   const { width } = await over.boundingBox();
   await over.hover({ position: { x: width / 2, y: 60 } });
@@ -205,10 +166,9 @@ test("the cursor is shared by all charts", async () => {
   const offset = async (chart) => (await page.locator(`[data-chart="${chart}"] .u-over`).boundingBox()).x;
   const difference = ours.x - (await offset("loss")) - (other.x - (await offset("learning_rate")));
   assert.ok(Math.abs(difference) < 1.5, `cursors are ${difference} px apart`);
-});
+}));
 
-test("new steps arrive by themselves and only they are fetched", async () => {
-  const { page, context, ranges, problems } = await openRun("night-shift");
+test("new steps arrive by themselves and only they are fetched", watching("night-shift", DESK, async ({ page, ranges, problems, fixture }) => {
   await connected(page);
   const [points, to] = [await fact(page, "loss", "points"), await fact(page, "loss", "to")];
   const before = ranges.length;
@@ -220,11 +180,9 @@ test("new steps arrive by themselves and only they are fetched", async () => {
   const tails = ranges.slice(before);
   assert.ok(tails.length > 0 && tails.every((one) => Number(one.from) > to - 40), JSON.stringify(tails));
   assert.deepEqual(problems, []);
-  await context.close();
-});
+}));
 
-test("a new event appears in the list and on the charts", async () => {
-  const { page, context } = await openRun("night-shift");
+test("a new event appears in the list and on the charts", reading(async ({ page, fixture }) => {
   await connected(page);
   await fixture.tell("event divergence 333 parameters of rank 2 differ");
   await eventually(
@@ -232,11 +190,9 @@ test("a new event appears in the list and on the charts", async () => {
   await hoverStep(page, "tokens", 333);
   const tooltip = page.locator('[data-chart="tokens"] .tooltip');
   await eventually(() => tooltip.innerText(), (text) => text.includes("rank 2 differ"), "tooltip");
-  await context.close();
-});
+}));
 
-test("a paused page stands still until it is told to go on", async () => {
-  const { page, context } = await openRun("night-shift");
+test("a paused page stands still until it is told to go on", reading(async ({ page, fixture }) => {
   await connected(page);
   await page.keyboard.press("p");
   const to = await fact(page, "loss", "to");
@@ -248,12 +204,11 @@ test("a paused page stands still until it is told to go on", async () => {
   assert.equal(await fact(page, "loss", "to"), to);
   await page.keyboard.press("p");
   await eventually(() => fact(page, "loss", "to"), (now) => now === to + 3, "the last step");
-  await context.close();
-});
+  await page.keyboard.press("b");
+  await eventually(() => page.locator("#toggle-band").getAttribute("aria-pressed"), (on) => on === "true", "band");
+}));
 
-test("a logarithmic scale survives NaN and a reload", async () => {
-  const { page, context } = await openRun("night-shift", {}, "&log=loss");
+test("a logarithmic scale survives NaN and a reload", watching("night-shift&log=loss", DESK, async ({ page }) => {
   assert.ok(await fact(page, "loss", "y-min") > 0);
   assert.ok(await fact(page, "loss", "points") > 900);
-  await context.close();
-});
+}));

@@ -27,6 +27,7 @@ export class Fixture {
   constructor(process_) {
     this.process = process_;
     this.commands = [];
+    this.lastStep = 919; // of night-shift
     this.lines = [];
     this.waiting = null;
     createInterface({ input: process_.stdout }).on("line", (line) => {
@@ -52,10 +53,12 @@ export class Fixture {
   async tell(line) {
     this.process.stdin.write(`${line}\n`);
     await this.nextLine("ok");
+    if (line.startsWith("advance ")) this.lastStep += Number(line.slice(8));
   }
 
   async stop() {
-    if (this.process.exitCode !== null) return this.process.exitCode;
+    const { exitCode, signalCode } = this.process;
+    if (exitCode !== null || signalCode !== null) return exitCode ?? signalCode;
     const ended = once(this.process, "exit");
     this.process.stdin.end();
     const [code] = await ended;
@@ -68,10 +71,11 @@ export function launchBrowser() {
     executablePath: process.env.MUSTER_CHROMIUM || "/usr/bin/chromium", args: CHROMIUM_ARGS });
 }
 
-// A page that remembers everything a clean page must not have: console errors, failed requests.
+// A page that remembers everything a clean page must not have: console errors, failed requests. It
+// stands still when nothing happens: the pulse of the live mark alone would redraw it 60 times a second.
 export async function openPage(browser, options = {}) {
   const context = await browser.newContext({
-    viewport: { width: 1440, height: 1000 }, colorScheme: "dark", ...options });
+    viewport: { width: 1440, height: 1000 }, colorScheme: "dark", reducedMotion: "reduce", ...options });
   const page = await context.newPage();
   page.setDefaultTimeout(PATIENCE_MS);
   const problems = [];
@@ -88,6 +92,19 @@ export async function openPage(browser, options = {}) {
 // A fact that a panel states about its own drawing, as a number.
 export async function fact(page, chart, name) {
   return Number(await page.locator(`[data-chart="${chart}"]`).getAttribute(`data-${name}`));
+}
+
+// The colours of canvas pixels in a rectangle of fractions of the canvas, as [red, green, blue, alpha]
+// one after the other. Reads a copy: Chromium warns about a canvas that is read often.
+export function pixels(canvas, [left, top, right, bottom]) {
+  return canvas.evaluate((element, [left, top, right, bottom]) => {
+    const { width, height } = element;
+    const copy = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
+    copy.drawImage(element, 0, 0);
+    const [x0, x1] = [left, right].map((f) => Math.round(f * width));
+    const [y0, y1] = [top, bottom].map((f) => Math.round(f * height));
+    return [...copy.getImageData(x0, y0, Math.max(1, x1 - x0), Math.max(1, y1 - y0)).data];
+  }, [left, top, right, bottom]);
 }
 
 // Waits for the live stream of a run's page.

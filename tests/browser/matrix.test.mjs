@@ -1,45 +1,31 @@
 // What is shown of attention modes and experts: the strip, the curves, and the matrices of one step.
 import assert from "node:assert/strict";
-import { after, before, test } from "node:test";
+import { test } from "node:test";
 
-import { connected, eventually, fact, Fixture, launchBrowser, openPage } from "./fixture.mjs";
+import { connected, eventually, fact, pixels } from "./fixture.mjs";
 import { numberIn } from "./reading.mjs";
+import { reading, TALL, watching } from "./stage.mjs";
 
-const TALL = { viewport: { width: 1440, height: 4200 } };
 const MATRICES = ["load_matrix", "wait_matrix"];
-
-let fixture;
-let browser;
-let reader; // a page of night-shift for tests that only look
-
-before(async () => {
-  [fixture, browser] = await Promise.all([Fixture.start(), launchBrowser()]);
-  reader = await openRun();
-  await filledMatrices(reader.page);
-});
-
-after(async () => {
-  await browser?.close();
-  assert.equal(await fixture?.stop(), 0);
-});
-
-async function openRun(run = "night-shift", query = "", options = TALL) {
-  const opened = await openPage(browser, options);
-  opened.steps = [];
-  opened.page.on("request", (request) => {
-    const url = new URL(request.url());
-    if (url.pathname.endsWith("/step")) opened.steps.push(Object.fromEntries(url.searchParams));
-  });
-  await opened.page.goto(`${fixture.url}/?run=${run}${query}`);
-  await eventually(() => fact(opened.page, "loss", "points"), (n) => n > 0, "points of the loss");
-  return opened;
-}
 
 const panel = (page, id) => page.locator(`[data-chart="${id}"]`);
 
 async function filledMatrices(page) {
   await eventually(() => fact(page, "load_matrix", "points"), (n) => n === 32, "cells of the load");
   await eventually(() => fact(page, "wait_matrix", "points"), (n) => n === 16, "cells of the waits");
+}
+
+async function followNewest(page, fixture) {
+  await panel(page, "wait_matrix").getByText("Newest").click();
+  for (const id of MATRICES) {
+    await eventually(() => fact(page, id, "step"), (step) => step === fixture.lastStep, id);
+  }
+}
+
+// The colour of a canvas's pixel, in the page's units.
+async function pixelAt(canvas, x, y) {
+  const { width, height } = await canvas.boundingBox();
+  return (await pixels(canvas, [x / width, y / height, x / width, y / height])).slice(0, 4);
 }
 
 // Puts the pointer on a cell; what its box says.
@@ -55,17 +41,16 @@ async function pointAt(page, id, row, column) {
   return box.innerText();
 }
 
-test("both matrices show the newest step, with legend and units", async () => {
-  const { page, problems } = reader;
-  for (const id of MATRICES) assert.equal(await fact(page, id, "step"), 919, id);
+test("both matrices show the newest step, with legend and units", reading(async ({ page, problems, fixture }) => {
+  await filledMatrices(page);
+  for (const id of MATRICES) assert.equal(await fact(page, id, "step"), fixture.lastStep, id);
   assert.match(await panel(page, "load_matrix").innerText(), /tokens over the layer's mean[\s\S]*2× the mean/);
   assert.match(await panel(page, "wait_matrix").innerText(), /0 s[\s\S]*\d\sms/);
   assert.deepEqual(problems, []);
-});
+}));
 
-test("a cell says its exact numbers under the pointer", async () => {
-  const { page } = reader;
-  const url = `${fixture.url}/api/runs/night-shift/step?metric=train_moe_expert_tokens&step=919`;
+test("a cell says its exact numbers under the pointer", reading(async ({ page, fixture }) => {
+  const url = `${fixture.url}/api/runs/night-shift/step?metric=train_moe_expert_tokens&step=${fixture.lastStep}`;
   const answer = await (await fetch(url)).json();
   const of = (layer) => answer.value.filter((_, i) => answer.layer[i] === layer);
   const row = of(2);
@@ -77,10 +62,9 @@ test("a cell says its exact numbers under the pointer", async () => {
   const waits = await pointAt(page, "wait_matrix", 1, 2);
   assert.match(waits, /rank 1 for EP rank 2\s+3\.\d+\sms/);
   assert.match(waits, /all for EP rank 2\s+(9|10)[.\d]*\sms/);
-});
+}));
 
-test("cells are read with the keyboard alone", async () => {
-  const { page } = reader;
+test("cells are read with the keyboard alone", reading(async ({ page }) => {
   const box = panel(page, "load_matrix").locator(".tooltip");
   await panel(page, "load_matrix").locator("canvas").focus();
   const range = page.locator("#range");
@@ -94,21 +78,18 @@ test("cells are read with the keyboard alone", async () => {
   assert.equal(await range.innerText(), before, "the arrow keys of the page did nothing");
   await page.keyboard.press("Escape");
   await eventually(() => box.isVisible(), (visible) => !visible, "no box");
-});
+}));
 
-test("matrices follow the run", async () => {
-  const { page, context, problems } = await openRun();
+test("matrices follow the run", reading(async ({ page, problems, fixture }) => {
   await connected(page);
   await filledMatrices(page);
   const step = await fact(page, "wait_matrix", "step");
   await fixture.tell("advance 3");
   for (const id of MATRICES) await eventually(() => fact(page, id, "step"), (now) => now === step + 3, id);
   assert.deepEqual(problems, []);
-  await context.close();
-});
+}));
 
-test("a paused page keeps its matrices", async () => {
-  const { page, context } = await openRun();
+test("a paused page keeps its matrices", reading(async ({ page, fixture }) => {
   await connected(page);
   await filledMatrices(page);
   const step = await fact(page, "load_matrix", "step");
@@ -120,11 +101,10 @@ test("a paused page keeps its matrices", async () => {
   assert.equal(await fact(page, "load_matrix", "step"), step);
   await page.keyboard.press("p");
   await eventually(() => fact(page, "load_matrix", "step"), (now) => now >= step + 2, "the newest step");
-  await context.close();
-});
+  await page.keyboard.press("b");
+}));
 
-test("the slider goes to a step in both matrices, and the address keeps it", async () => {
-  const { page, context, steps } = await openRun();
+test("the slider goes to a step in both matrices, and the address keeps it", reading(async ({ page, steps, fixture }) => {
   await filledMatrices(page);
   const slider = panel(page, "load_matrix").locator("input[type=range]");
   await slider.fill("650");
@@ -137,23 +117,18 @@ test("the slider goes to a step in both matrices, and the address keeps it", asy
   await page.reload();
   for (const id of MATRICES) await eventually(() => fact(page, id, "step"), (step) => step === 651, id);
   await fixture.tell("advance 1");
-  await panel(page, "wait_matrix").getByText("Newest").click();
-  for (const id of MATRICES) await eventually(() => fact(page, id, "step"), (step) => step > 900, id);
+  await followNewest(page, fixture);
   assert.ok(!page.url().includes("c.step"), page.url());
-  await context.close();
-});
+}));
 
-test("of a step that was done twice the newer launch is shown", async () => {
-  const { page, context, steps } = await openRun("night-shift", "&c.step=730");
+test("of a step that was done twice the newer launch is shown", watching("night-shift&c.step=730", TALL, async ({ page, steps }) => {
   await filledMatrices(page);
   assert.equal(await fact(page, "load_matrix", "step"), 730);
   assert.equal(await fact(page, "load_matrix", "generation"), 2);
   assert.ok(steps.every((asked) => asked.generation === "2"), JSON.stringify(steps));
-  await context.close();
-});
+}));
 
-test("a moving slider asks once at a time and ends where it rests", async () => {
-  const { page, context, steps } = await openRun();
+test("a moving slider asks once at a time and ends where it rests", reading(async ({ page, steps, fixture }) => {
   await filledMatrices(page);
   const slider = panel(page, "load_matrix").locator("input[type=range]");
   const before = steps.length;
@@ -164,13 +139,13 @@ test("a moving slider asks once at a time and ends where it rests", async () => 
     }
   });
   await eventually(() => fact(page, "load_matrix", "step"), (step) => step === 500, "the last place");
+  await eventually(() => page.url(), (url) => url.includes("c.step=500"), "the address");
   const asked = steps.slice(before).filter((one) => one.metric === "train_moe_expert_tokens");
   assert.ok(asked.length <= 4, `${asked.length} requests for 401 places`);
-  await context.close();
-});
+  await followNewest(page, fixture);
+}));
 
-test("a run without experts says what would publish them", async () => {
-  const { page, context, problems, steps } = await openRun("long-haul");
+test("a run without experts says what would publish them", watching("long-haul", TALL, async ({ page, problems, steps }) => {
   const text = (id) => panel(page, id).innerText();
   await eventually(() => text("load_matrix"), (t) => /train_moe_expert_tokens/.test(t), "load");
   assert.match(await text("wait_matrix"), /train_ep_wait_seconds[\s\S]*record_ep/);
@@ -180,11 +155,9 @@ test("a run without experts says what would publish them", async () => {
   }
   assert.deepEqual(steps, [], "nothing is asked for that is not there");
   assert.deepEqual(problems, []);
-  await context.close();
-});
+}));
 
-test("the strip shows which layers choose blocks, in colour, in words, and at the pointer", async () => {
-  const { page } = reader;
+test("the strip shows which layers choose blocks, in colour, in words, and at the pointer", reading(async ({ page }) => {
   const strip = panel(page, "attention_mode");
   await eventually(() => fact(page, "attention_mode", "points"), (n) => n > 1000, "cells");
   await eventually(() => strip.innerText(), (text) => /layers 0–2 moba:128,8 · layer 3 full/.test(text), "now");
@@ -199,31 +172,27 @@ test("the strip shows which layers choose blocks, in colour, in words, and at th
   assert.match(await at(450, 1), /layer 1\s+moba:512,3/);
   assert.match(await at(650, 1), /layer 1\s+moba:128,8/);
   assert.match(await at(650, 3), /layer 3\s+full/);
-  const colors = await canvas.evaluate((element) => {
-    const ctx = element.getContext("2d");
-    const ratio = element.width / element.clientWidth;
-    const pixel = (share, y) => [...ctx.getImageData(ratio * (56 + share * (element.clientWidth - 68)), ratio * y, 1, 1).data].slice(0, 3);
-    return [pixel(0.2, 21), pixel(0.5, 21), pixel(0.5, 63)];
-  });
+  const pixel = async (share, y) => (await pixelAt(canvas, 56 + share * (width - 68), y)).slice(0, 3);
+  const colors = [await pixel(0.2, 21), await pixel(0.5, 21), await pixel(0.5, 63)];
   assert.deepEqual(colors[0], colors[2], "full before the switch and in the last layer");
   assert.notDeepEqual(colors[0], colors[1]);
-});
+}));
 
-test("a switch of modes is marked on the charts, with its reason", async () => {
-  const { page } = reader;
+test("a switch of modes is marked on the charts, with its reason", reading(async ({ page }) => {
   const over = page.locator('[data-chart="grad_norm"] .u-over');
   const { width } = await over.boundingBox();
   const last = await fact(page, "grad_norm", "to");
   await over.hover({ position: { x: (300 / last) * width, y: 80 } });
   const tooltip = page.locator('[data-chart="grad_norm"] .tooltip');
   await eventually(() => tooltip.innerText(), (text) => /goes from full to moba:512,3/.test(text), "tooltip");
-});
+}));
 
-test("menus name the metrics of attention and experts and say what they are", async () => {
-  const { page, context } = await openRun();
+test("menus name the metrics of attention and experts and say what they are", reading(async ({ page }) => {
   const curves = panel(page, "attention_curve");
   await eventually(() => fact(page, "attention_curve", "points"), (n) => n > 3000, "points");
   assert.match(await curves.innerText(), /Share of \(KV head, block\) pairs/);
+  const rows = await fact(page, "attention", "rows");
+  const [curve, cells] = await Promise.all([curves, panel(page, "attention")].map((one) => one.locator("select").inputValue()));
   await curves.locator("select").selectOption("train_moba_sink_share");
   await eventually(() => curves.innerText(), (text) => /Share of block 0/.test(text), "the line");
   await eventually(() => fact(page, "attention_curve", "points"), (n) => n > 1500 && n < 2500, "of three layers");
@@ -236,22 +205,25 @@ test("menus name the metrics of attention and experts and say what they are", as
   const options = await panel(page, "expert_curve").locator("option").allInnerTexts();
   assert.deepEqual(options, ["rank imbalance ρ", "padding"], "only what the run has");
   assert.match(await panel(page, "expert_time").innerText(), /rank 3/);
-  await context.close();
-});
+  await curves.locator("select").selectOption(curve);
+  await map.locator("select").selectOption(cells);
+  await eventually(() => fact(page, "attention", "rows"), (n) => n === rows, "the rows from before");
+}));
 
 for (const scheme of ["dark", "light"]) {
-  test(`over and under the mean look different in ${scheme}, with any colour vision`, async () => {
-    const { page, context } = await openRun("night-shift", "&c.step=5", { ...TALL, colorScheme: scheme });
-    await filledMatrices(page);
+  test(`over and under the mean look different in ${scheme}, with any colour vision`, reading(async ({ page, fixture }) => {
+    await page.emulateMedia({ colorScheme: scheme });
     // Step 5: expert 1 has well over the mean, expert 0 under it (synthetic_run.cpp).
-    const [under, over] = await panel(page, "load_matrix").locator("canvas").evaluate((element) => {
-      const ctx = element.getContext("2d");
-      const ratio = element.width / element.clientWidth;
-      const cell = (element.clientWidth - 64 - 96) / 8;
-      return [0, 1].map((column) => [...ctx.getImageData(ratio * (64 + column * cell + 3), ratio * 22, 1, 1).data]);
-    });
+    await panel(page, "load_matrix").locator("input[type=range]").fill("5");
+    for (const id of MATRICES) await eventually(() => fact(page, id, "step"), (step) => step === 5, id);
+    assert.equal(await page.locator("html").getAttribute("data-theme"), scheme);
+    await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))));
+    const canvas = panel(page, "load_matrix").locator("canvas");
+    const cell = ((await canvas.boundingBox()).width - 64 - 96) / 8;
+    const [under, over] = [await pixelAt(canvas, 64 + 3, 22), await pixelAt(canvas, 64 + cell + 3, 22)];
     assert.ok(under[2] > under[0] + 15, `under is blue: ${under}`);
     assert.ok(over[0] > over[2] + 40, `over is orange: ${over}`);
-    await context.close();
-  });
+    await page.emulateMedia({ colorScheme: "dark" });
+    await followNewest(page, fixture);
+  }));
 }

@@ -1,33 +1,13 @@
 // What is around the charts: runs, ranks, commands, themes, sizes, and what must not happen.
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
-import { after, before, test } from "node:test";
+import { test } from "node:test";
 
-import { connected, eventually, fact, Fixture, launchBrowser, openPage } from "./fixture.mjs";
+import { connected, eventually, fact, openPage } from "./fixture.mjs";
 import { numberIn, stepIn } from "./reading.mjs";
+import { reading, stage, visiting, watching, DESK } from "./stage.mjs";
 
-let fixture;
-let browser;
-
-before(async () => {
-  [fixture, browser] = await Promise.all([Fixture.start(), launchBrowser()]);
-});
-
-after(async () => {
-  await browser?.close();
-  assert.equal(await fixture?.stop(), 0);
-});
-
-async function openRun(options = {}) {
-  const opened = await openPage(browser, options);
-  await opened.page.goto(`${fixture.url}/?run=night-shift`);
-  await eventually(() => fact(opened.page, "loss", "points"), (n) => n > 0, "points of the loss");
-  return opened;
-}
-
-test("the list of runs leads to a run, without an error on the way", async () => {
-  const { page, context, problems } = await openPage(browser);
-  await page.goto(fixture.url);
+test("the list of runs leads to a run, without an error on the way", visiting("/", DESK, async ({ page, problems }) => {
   await page.locator("[data-run]").first().waitFor();
   const runs = await page.locator("[data-run]").evaluateAll((rows) => rows.map((row) => row.dataset.run));
   assert.deepEqual(runs.sort(), ["long-haul", "night-shift", "not-yet-started"]);
@@ -35,27 +15,19 @@ test("the list of runs leads to a run, without an error on the way", async () =>
   await eventually(() => fact(page, "loss", "points"), (n) => n > 0, "points of the loss");
   assert.equal(await page.title(), "night-shift · muster");
   assert.deepEqual(problems, []);
-  await context.close();
-});
+}));
 
-test("a run without samples says that it waits", async () => {
-  const { page, context, problems } = await openPage(browser);
-  await page.goto(`${fixture.url}/?run=not-yet-started`);
+test("a run without samples says that it waits", visiting("/?run=not-yet-started", DESK, async ({ page, problems }) => {
   await eventually(() => page.locator("#run-status").innerText(), (t) => t.includes("waiting"), "status");
   assert.match(await page.locator(".charts").innerText(), /No samples yet/);
   assert.deepEqual(problems, []);
-  await context.close();
-});
+}));
 
-test("an unknown run is named in the error", async () => {
-  const { page, context } = await openPage(browser);
-  await page.goto(`${fixture.url}/?run=nobody`);
+test("an unknown run is named in the error", visiting("/?run=nobody", DESK, async ({ page }) => {
   await eventually(() => page.locator("main").innerText(), (t) => t.includes('"nobody"'), "message");
-  await context.close();
-});
+}));
 
-test("the header shows step, loss, ranks, generation and restarts", async () => {
-  const { page, context } = await openRun();
+test("the header shows step, loss, ranks, generation and restarts", reading(async ({ page }) => {
   const figure = (name) => page.locator(`[data-figure="${name}"]`).innerText();
   await eventually(() => figure("Ranks alive"), (text) => text === "4 / 4", "ranks");
   assert.equal(await figure("Generation"), "2");
@@ -63,11 +35,9 @@ test("the header shows step, loss, ranks, generation and restarts", async () => 
   assert.equal(numberIn(await figure("Last checkpoint")), 900);
   assert.ok(numberIn(await figure("Loss")) > 1);
   await eventually(() => figure("Tokens/s"), (text) => /^2\d(\.\d)?k$/.test(text), "tokens per second");
-  await context.close();
-});
+}));
 
-test("checkpoint now asks first, is sent once, and its state is followed", async () => {
-  const { page, context, problems } = await openRun();
+test("checkpoint now asks first, is sent once, and its state is followed", reading(async ({ page, problems, fixture }) => {
   await page.locator('#commands [data-command="checkpoint_now"]').click();
   const dialog = page.locator("dialog");
   assert.match(await dialog.innerText(), /night-shift/);
@@ -84,13 +54,11 @@ test("checkpoint now asks first, is sent once, and its state is followed", async
   await fixture.tell("report armed");
   await eventually(() => row.innerText(), (text) => text.includes("armed 4/4"), "armed");
   await fixture.tell("report applied");
-  await eventually(() => row.innerText(), (text) => text.includes("applied 4/4") && stepIn(text) > 0, "applied");
+  await eventually(() => row.innerText(), (text) => text.includes("applied 4/4") && stepIn(text) === fixture.lastStep + 1, "applied");
   assert.deepEqual(problems, []);
-  await context.close();
-});
+}));
 
-test("stop can be given with the keyboard alone", async () => {
-  const { page, context } = await openRun();
+test("stop can be given with the keyboard alone", reading(async ({ page, fixture }) => {
   const before = fixture.commands.length;
   await page.locator('#commands [data-command="stop"]').focus();
   await page.keyboard.press("Enter");
@@ -100,10 +68,10 @@ test("stop can be given with the keyboard alone", async () => {
   await page.keyboard.press("Enter");
   await eventually(async () => fixture.commands.length, (n) => n === before + 1, "commands");
   assert.match(fixture.commands.at(-1), /^night-shift stop 0 Stop from the dashboard/);
-  await context.close();
-});
+}));
 
 test("a foreign page cannot give a command", async () => {
+  const { fixture, browser } = await stage();
   const foreign = createServer((_, response) => response.end("<title>foreign</title>"));
   await new Promise((resolve) => foreign.listen(0, "127.0.0.1", resolve));
   const { page, context } = await openPage(browser);
@@ -125,46 +93,41 @@ test("a foreign page cannot give a command", async () => {
   foreign.close();
 });
 
-test("a lost rank is shown as lost and a slow one as late", async () => {
-  const { page, context } = await openRun();
+test("a lost rank is shown as lost and a slow one as late", reading(async ({ page, fixture }) => {
   const pace = (rank) => page.locator(`[data-rank="${rank}"]`).getAttribute("data-pace");
   await eventually(() => pace(2), (value) => value === "late", "the pace of rank 2");
   await fixture.tell("lose 3");
   await eventually(() => pace(3), (value) => value === "lost", "the pace of rank 3");
   const alive = page.locator('[data-figure="Ranks alive"]');
   await eventually(() => alive.innerText(), (text) => text === "3 / 4", "ranks alive");
-  await context.close();
-});
+}));
 
-test("the theme follows the system and the reader's choice", async () => {
-  const background = (page) => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
-  const dark = await openRun({ colorScheme: "dark" });
-  const light = await openRun({ colorScheme: "light" });
-  assert.equal(await background(dark.page), "rgb(13, 16, 21)");
-  assert.equal(await background(light.page), "rgb(244, 246, 249)");
-  await light.page.locator("#theme-toggle").click();
-  assert.equal(await background(light.page), "rgb(13, 16, 21)");
-  await light.page.reload();
-  assert.equal(await background(light.page), "rgb(13, 16, 21)");
-  await dark.context.close();
-  await light.context.close();
-});
+test("the theme follows the system and the reader's choice", watching("night-shift", DESK, async ({ page }) => {
+  const background = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  assert.equal(await background(), "rgb(13, 16, 21)");
+  await page.emulateMedia({ colorScheme: "light" });
+  await page.reload();
+  assert.equal(await background(), "rgb(244, 246, 249)");
+  await page.locator("#theme-toggle").click();
+  assert.equal(await background(), "rgb(13, 16, 21)");
+  await page.reload();
+  assert.equal(await background(), "rgb(13, 16, 21)");
+}));
 
 for (const width of [390, 320]) {
-  test(`nothing sticks out at ${width} pixels`, async () => {
-    const { page, context } = await openRun({ viewport: { width, height: 800 }, isMobile: true });
-    for (const path of ["/?run=night-shift", "/"]) {
-      await page.goto(fixture.url + path);
-      await page.locator("[data-chart], [data-run]").first().waitFor();
-      const size = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
-      assert.ok(size[0] <= width && size[1] <= width, `${path}: ${size}`);
-    }
-    await context.close();
-  });
+  test(`nothing sticks out at ${width} pixels`, visiting(
+    "/?run=night-shift", { viewport: { width, height: 800 }, isMobile: true }, async ({ page, fixture }) => {
+      await eventually(() => fact(page, "loss", "points"), (n) => n > 0, "points of the loss");
+      for (const path of ["/?run=night-shift", "/"]) {
+        if (path === "/") await page.goto(fixture.url);
+        await page.locator("[data-chart], [data-run]").first().waitFor();
+        const size = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
+        assert.ok(size[0] <= width && size[1] <= width, `${path}: ${size}`);
+      }
+    }));
 }
 
-test("a collector that goes away is said so, and the page comes back with it", async () => {
-  const { page, context } = await openRun();
+test("a collector that goes away is said so, and the page comes back with it", watching("night-shift", DESK, async ({ page, fixture }) => {
   await connected(page);
   await fixture.tell("down");
   const status = page.locator("#run-status");
@@ -174,5 +137,4 @@ test("a collector that goes away is said so, and the page comes back with it", a
   const to = await fact(page, "loss", "to");
   await fixture.tell("advance 2");
   await eventually(() => fact(page, "loss", "to"), (now) => now === to + 2, "the last step");
-  await context.close();
-});
+}));
