@@ -29,8 +29,9 @@ class CollectorFault : public ::testing::Test {
     return options;
   }
 
-  [[nodiscard]] std::string undisturbed() const {
-    const JobOptions options = job("undisturbed", "");
+  [[nodiscard]] std::string undisturbed(int steps) const {
+    JobOptions options = job("undisturbed", "");
+    options.steps = steps;
     EXPECT_EQ(run_to_end(options), 0);
     return parameters_of(options);
   }
@@ -56,7 +57,7 @@ class CollectorFault : public ::testing::Test {
   }
 
   [[nodiscard]] bool eventually_stored(const std::string& run, std::size_t count) const {
-    const Deadline deadline = Deadline::after(std::chrono::seconds{20});
+    const Deadline deadline = Deadline::after(kPatience);
     while (stored_steps(run).size() < count) {
       if (deadline.expired()) {
         return false;
@@ -72,7 +73,8 @@ class CollectorFault : public ::testing::Test {
 TEST_F(CollectorFault, KilledAndRestartedDuringTrainingLosesAndDoublesNothing) {
   auto collector = std::make_unique<CollectorProcess>(database());
   const int port = collector->agent_port();
-  const JobOptions options = job("outage", collector->address());
+  JobOptions options = job("outage", collector->address());
+  options.steps = 600;  // so many that the last restart comes well before the end
   const auto running = launch(options);
   for (const int step : {30, 80, 130}) {
     ASSERT_TRUE(
@@ -87,11 +89,11 @@ TEST_F(CollectorFault, KilledAndRestartedDuringTrainingLosesAndDoublesNothing) {
     collector = std::make_unique<CollectorProcess>(database(), port);
   }
   ASSERT_EQ(running->wait(Deadline::after(kPatience)), 0) << running->output();
-  ASSERT_TRUE(eventually_stored("outage", 200));
+  ASSERT_TRUE(eventually_stored("outage", static_cast<std::size_t>(options.steps)));
   for (const auto& [step, count] : stored_steps("outage")) {
     EXPECT_EQ(count, 1U) << "step " << step;
   }
-  EXPECT_TRUE(parameters_of(options) == undisturbed());
+  EXPECT_TRUE(parameters_of(options) == undisturbed(options.steps));
 }
 
 TEST_F(CollectorFault, StoppedForTheWholeRunDoesNotStopTraining) {
@@ -100,7 +102,7 @@ TEST_F(CollectorFault, StoppedForTheWholeRunDoesNotStopTraining) {
   const JobOptions options = job("frozen", collector.address());
   EXPECT_EQ(run_to_end(options), 0);
   collector.process().signal(SIGCONT);
-  EXPECT_TRUE(parameters_of(options) == undisturbed());
+  EXPECT_TRUE(parameters_of(options) == undisturbed(options.steps));
 }
 
 TEST_F(CollectorFault, NeverThereDoesNotStopTraining) {

@@ -24,6 +24,7 @@ namespace muster::test {
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds{120};
+constexpr int kLongRun = 200;  // long enough for a signal to arrive well before the end
 
 JobOptions job(const ScratchFolder& folder, const std::string& name) {
   JobOptions options;
@@ -47,11 +48,13 @@ bool eventually(Predicate done) {
 TEST(StoppedRank, IsNamedByItsPeersKilledAndLeavesNoTraceInTheParameters) {
   const ScratchFolder folder;
   JobOptions undisturbed = job(folder, "undisturbed");
+  undisturbed.steps = kLongRun;
   ASSERT_EQ(run_to_end(undisturbed), 0);
 
   JobOptions options = job(folder, "stopped");
+  options.steps = kLongRun;
   options.trainer = {"--print-every", "1"};
-  Process running{command_line(options), {{"MUSTER_COLLECTIVE_TIMEOUT", "2"}}};
+  Process running{command_line(options), {{"MUSTER_COLLECTIVE_TIMEOUT", "5"}}};
   ASSERT_TRUE(running.wait_for_output("step 9 ", Deadline::after(kPatience))) << running.output();
   const pid_t pid = announced_pid(running, 2);
   ASSERT_GT(pid, 0) << running.output();

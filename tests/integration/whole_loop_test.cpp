@@ -10,7 +10,9 @@
 #include <signal.h>
 
 #include <cmath>
+#include <optional>
 #include <set>
+#include <string>
 
 namespace muster::test {
 namespace {
@@ -38,7 +40,7 @@ class WholeLoop : public ::testing::Test {
   // Waits until `done` holds of the database; the collector commits a moment after the job ended.
   template <typename Predicate>
   [[nodiscard]] bool eventually(Predicate done) const {
-    const Deadline deadline = Deadline::after(std::chrono::seconds{20});
+    const Deadline deadline = Deadline::after(kPatience);
     while (!done()) {
       if (deadline.expired()) {
         return false;
@@ -46,6 +48,34 @@ class WholeLoop : public ::testing::Test {
       sched_yield();
     }
     return true;
+  }
+
+  // `muster send`: waits until the collector has taken the command.
+  static void send(
+      const CollectorProcess& collector, const std::string& run, const std::string& what) {
+    Process process(
+        {muster_program(),
+         "send",
+         "--collector",
+         collector.address(),
+         "--run",
+         run,
+         what,
+         "--reason",
+         "test"});
+    EXPECT_EQ(process.wait(Deadline::after(kPatience)), 0) << process.output();
+  }
+
+  // The operator's command of a kind once all four ranks have applied it. The collector's policy
+  // may give commands too.
+  [[nodiscard]] std::optional<store::CommandStatus> applied(
+      const std::string& run, CommandKind kind) const {
+    for (const store::CommandStatus& one : query()->commands(run).value_or({})) {
+      if (one.command.issuer == "operator" && one.command.kind == kind && one.ranks_applied == 4) {
+        return one;
+      }
+    }
+    return std::nullopt;
   }
 
   [[nodiscard]] std::int64_t series_of(
@@ -127,51 +157,42 @@ TEST_F(WholeLoop, AnOperatorsStopEndsAllRanksAtOneStepWithACheckpoint) {
   options.checkpoint_interval = 0;
   const auto running = launch(options);
   ASSERT_TRUE(eventually([&] { return query()->run("stopped").value_or({}).last_step > 5; }));
-  Process send(
-      {muster_program(),
-       "send",
-       "--collector",
-       collector.address(),
-       "--run",
-       "stopped",
-       "stop",
-       "--reason",
-       "test"});
-  EXPECT_EQ(send.wait(Deadline::after(kPatience)), 0) << send.output();
+  send(collector, "stopped", "stop");
   ASSERT_EQ(running->wait(Deadline::after(kPatience)), 0) << running->output();
 
-  ASSERT_TRUE(eventually([&] {
-    const auto commands = query()->commands("stopped").value_or({});
-    return commands.size() == 1 && commands[0].ranks_applied == 4;
-  }));
-  const auto commands = *query()->commands("stopped");
+  std::optional<store::CommandStatus> stop;
+  ASSERT_TRUE(
+      eventually([&] { return (stop = applied("stopped", CommandKind::kStop)).has_value(); }));
   const auto saved = checkpoint::list(options.folder + "/checkpoints", "stopped");
   ASSERT_TRUE(saved.ok() && !saved->empty());
-  EXPECT_EQ(saved->front().step.value(), commands[0].applied_step + 1);
+  EXPECT_EQ(saved->front().step.value(), stop->applied_step + 1);
 }
 
 TEST_F(WholeLoop, ACheckpointCommandIsCommittedAndTrainingGoesOn) {
   CollectorProcess collector(database());
   JobOptions options = job("asked", collector.address());
-  options.steps = 400;
+  options.steps = 100'000;  // The stop ends it, however late the commands come.
   options.checkpoint_interval = 0;
   const auto running = launch(options);
-  ASSERT_TRUE(eventually([&] { return query()->run("asked").value_or({}).last_step > 2; }));
-  Process send(
-      {muster_program(),
-       "send",
-       "--collector",
-       collector.address(),
-       "--run",
-       "asked",
-       "checkpoint",
-       "--reason",
-       "before the weekend"});
-  EXPECT_EQ(send.wait(Deadline::after(kPatience)), 0) << send.output();
+  const auto last_step = [&] { return query()->run("asked").value_or({}).last_step; };
+  ASSERT_TRUE(eventually([&] { return last_step() > 2; }));
+  send(collector, "asked", "checkpoint");
+  std::optional<store::CommandStatus> asked;
+  ASSERT_TRUE(eventually(
+      [&] { return (asked = applied("asked", CommandKind::kCheckpointNow)).has_value(); }));
+  const auto saved_steps = [&] {
+    std::set<std::int64_t> steps;
+    for (const auto& one :
+         checkpoint::list(options.folder + "/checkpoints", "asked").value_or({})) {
+      steps.insert(one.step.value());
+    }
+    return steps;
+  };
+  ASSERT_TRUE(eventually([&] { return saved_steps().contains(asked->applied_step + 1); }));
+  ASSERT_TRUE(eventually([&] { return last_step() > asked->applied_step + 5; }));
+  send(collector, "asked", "stop");
   ASSERT_EQ(running->wait(Deadline::after(kPatience)), 0) << running->output();
-  const auto saved = checkpoint::list(options.folder + "/checkpoints", "asked");
-  ASSERT_TRUE(saved.ok());
-  EXPECT_GE(saved->size(), 2U);  // the asked one and the final one
+  EXPECT_GE(saved_steps().size(), 2U);  // the asked one and the final one
 }
 
 TEST_F(WholeLoop, OneRankAndFourRanksLearnTheSame) {
