@@ -1,6 +1,6 @@
 # Every library from outside, found once. All come from distribution packages.
 find_package(Threads REQUIRED)
-find_package(Boost 1.81 REQUIRED COMPONENTS system)
+find_package(Boost 1.81 REQUIRED CONFIG)  # Headers only.
 find_package(Protobuf REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(SQLite3 REQUIRED)
@@ -11,13 +11,12 @@ find_package(GTest REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
-find_package(OpenBLAS CONFIG HINTS /usr/lib/x86_64-linux-gnu/cmake/openblas /usr/lib/aarch64-linux-gnu/cmake/openblas)
 
 # BLAS behind one name, so that kernels/ alone knows which library it is.
 add_library(muster_blas INTERFACE)
 add_library(muster::blas ALIAS muster_blas)
 find_library(MUSTER_OPENBLAS_LIBRARY openblas PATH_SUFFIXES openblas-pthread REQUIRED)
-find_path(MUSTER_CBLAS_INCLUDE cblas.h PATH_SUFFIXES openblas-pthread x86_64-linux-gnu/openblas-pthread REQUIRED)
+find_path(MUSTER_CBLAS_INCLUDE cblas.h PATH_SUFFIXES openblas-pthread openblas REQUIRED)
 target_link_libraries(muster_blas INTERFACE "${MUSTER_OPENBLAS_LIBRARY}")
 target_include_directories(muster_blas SYSTEM INTERFACE "${MUSTER_CBLAS_INCLUDE}")
 
