@@ -278,8 +278,8 @@ TEST(Moba, ChunksOfALongerSequenceHaveItsBitsFromTheFirstOn) {
   std::int64_t begin = 0;
   for (const std::int64_t end : {10, 37, 64, 65, 130, 149, 150}) {
     MobaSetup chunk = whole;
-    chunk.query_lengths = {end - begin};
-    chunk.key_lengths = {end};
+    chunk.query_lengths.assign(1, end - begin);
+    chunk.key_lengths.assign(1, end);
     chunk.options.whole_length = 150;
     const auto run = run_moba<float>(
         chunk, {rows(numbers.q, begin, end), rows(numbers.k, 0, end), rows(numbers.v, 0, end), {}});

@@ -311,8 +311,8 @@ TEST(Moba, PrefillInChunksAndDecodingGiveTheBitsOfOnePrefill) {
   std::int64_t begin = 0;
   for (const std::int64_t end : {37, 64, 65, 130, 149, 150}) {
     MobaSetup chunk = whole;
-    chunk.query_lengths = {end - begin};
-    chunk.key_lengths = {end};
+    chunk.query_lengths.assign(1, end - begin);
+    chunk.key_lengths.assign(1, end);
     const MobaNumbers part{
         rows_of(numbers.q, begin, end, width),
         rows_of(numbers.k, 0, end, width),
@@ -357,8 +357,8 @@ TEST(Moba, DecodingKeepsTheMeansOfCompleteBlocks) {
     const auto mean = std::span(means).last(16);
     ASSERT_TRUE(moba_block_means(problem, whole.options, {k.data() + first * 16}, mean, {}).ok());
     MobaSetup step = whole;
-    step.query_lengths = {1};
-    step.key_lengths = {keys};
+    step.query_lengths.assign(1, 1);
+    step.key_lengths.assign(1, keys);
     step.options.whole_length = 70;
     const MobaNumbers part{
         rows_of(numbers.q, keys - 1, keys, 16),
