@@ -26,7 +26,8 @@ void GlooCommunicator::AlignedDelete::operator()(std::byte* memory) const {
 }
 
 Expected<std::unique_ptr<Communicator>> GlooCommunicator::connect(Parts parts, Deadline deadline) {
-  MUSTER_ASSIGN_OR_RETURN(GlooMesh mesh, connect_gloo_mesh(parts.device, parts.options, deadline));
+  MUSTER_ASSIGN_OR_RETURN(
+      GlooMesh mesh, connect_gloo_mesh(parts.device, parts.options, *parts.family, deadline));
   const std::vector<std::string> store_files = mesh.store_files;
   std::unique_ptr<GlooCommunicator> communicator{
       new GlooCommunicator{std::move(parts), std::move(mesh)}};

@@ -86,6 +86,11 @@ void GlooFamily::release(int key) {
   wake();
 }
 
+void GlooFamily::keep(std::shared_ptr<void> object) {
+  const std::lock_guard lock(mutex_);
+  kept_.push_back(std::move(object));
+}
+
 void GlooFamily::abort(const Status& reason) {
   const std::lock_guard lock(mutex_);
   if (!first_error_.ok()) {

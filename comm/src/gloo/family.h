@@ -50,6 +50,9 @@ class GlooFamily {
   [[nodiscard]] bool enter(int key, std::function<void()> interrupt);
   void leave(int key);
 
+  // Keeps `object` until the family ends.
+  void keep(std::shared_ptr<void> object);
+
   // Keeps the first error of the family and shuts all sockets down.
   void abort(const Status& reason);
 
@@ -92,6 +95,7 @@ class GlooFamily {
   int next_key_{0};
   Status first_error_;
   bool told_{false};
+  std::vector<std::shared_ptr<void>> kept_;
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -6,8 +6,9 @@
 #include <gloo/rendezvous/prefix_store.h>
 #include <gloo/transport/context.h>
 #include <gloo/transport/pair.h>
+#include <gloo/transport/tcp/address.h>
+#include <gloo/transport/unbound_buffer.h>
 
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,7 +19,10 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
+#include <tuple>
+#include <utility>
 
 namespace muster::comm {
 
@@ -85,6 +89,9 @@ std::string own_name(int rank) {
          host.data() + ")";
 }
 
+// Of the messages that tell the ends of connections; calls count from 1 and have other slots.
+constexpr std::uint64_t kEndsSlot = std::uint64_t{0x40} << 56;
+
 // All addresses of one transport have the same length; a rank has none for itself.
 std::vector<char> encode(const std::string& name, const std::vector<Address>& addresses) {
   std::vector<char> bytes(kNameBytes, '\0');
@@ -104,6 +111,10 @@ Address decode_address(const std::vector<char>& record, int rank, int size) {
   return Address{begin, begin + length};
 }
 
+std::string text_of(const Address& address) {
+  return gloo::transport::tcp::Address{address}.str();
+}
+
 class MeshBuilder {
  public:
   MeshBuilder(
@@ -114,15 +125,16 @@ class MeshBuilder {
         options_(options),
         deadline_(deadline),
         files_(options.store_path),
-        store_(options.prefix, files_) {}
+        store_(options.prefix, files_),
+        transport_(device_->createContext(options.rank, options.size)) {}
 
   Expected<GlooMesh> build() {
-    transport_ = device_->createContext(options_.rank, options_.size);
     // Gloo waits five times this long for a connection.
-    transport_->setTimeout(std::max(milliseconds{1}, gloo_timeout(deadline_) / 5));
+    transport_->setTimeout(gloo_timeout(deadline_) / 5 + milliseconds{1});
     publish();
     MUSTER_RETURN_IF_ERROR(meet());
     connect();
+    tell_ends();
     GlooMesh mesh;
     mesh.context =
         std::make_shared<MeshContext>(options_.rank, options_.size, std::move(device_), transport_);
@@ -130,14 +142,23 @@ class MeshBuilder {
       const auto& record = records_[static_cast<std::size_t>(r)];
       mesh.names.emplace_back(record.data());
       if (r != options_.rank) {
-        mesh.links.push_back({mesh.names.back(), socket_to(r)});
-        if (!mesh.links.back().socket.valid()) {
-          return unavailable("gloo has already lost the connection to " + mesh.names.back());
-        }
+        MUSTER_ASSIGN_OR_RETURN(FileDescriptor socket, socket_to(r, mesh.names.back()));
+        mesh.links.push_back({mesh.names.back(), std::move(socket)});
       }
     }
     mesh.store_files = files_.getAllKeyFilePaths();
     return mesh;
+  }
+
+  // Ends all connections and every wait for one. The pairs must live on for as long as the device:
+  // a peer that comes late reaches its listener, which then calls the pair.
+  [[nodiscard]] std::shared_ptr<void> give_up() {
+    for (int r = 0; r < options_.size; ++r) {
+      if (r != options_.rank && transport_->getPair(r) != nullptr) {
+        transport_->getPair(r)->close();
+      }
+    }
+    return transport_;
   }
 
  private:
@@ -172,30 +193,54 @@ class MeshBuilder {
     return {};
   }
 
-  // The listening side of a Gloo connection waits without a limit; shutting its socket down ends
-  // that.
+  // Either side of a Gloo connection may wait without a limit; closing the pair ends that.
   void connect() {
-    const Watchdog watchdog{deadline_, [this] {
-                              for (int r = 0; r < options_.size; ++r) {
-                                if (r != options_.rank) {
-                                  ::shutdown(socket_to(r).get(), SHUT_RDWR);
-                                }
-                              }
-                            }};
+    const Watchdog watchdog{deadline_, [this] { std::ignore = give_up(); }};
     for (int r = 0; r < options_.size; ++r) {
       if (r != options_.rank) {
-        transport_->getPair(r)->connect(address_of_peer(r));
+        transport_->getPair(r)->connect(
+            decode_address(records_[static_cast<std::size_t>(r)], options_.rank, options_.size));
+      }
+      if (deadline_.expired()) {  // A closed pair counts as connected.
+        throw std::runtime_error("rank " + std::to_string(r) + " came too late");
       }
     }
   }
 
-  // Where rank r listens for this rank.
-  [[nodiscard]] Address address_of_peer(int r) const {
-    return decode_address(records_[static_cast<std::size_t>(r)], options_.rank, options_.size);
+  // A connected pair names its own end of the connection; of the other end only the peer knows.
+  void tell_ends() {
+    std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> buffers;
+    ends_.resize(addresses_.size());
+    for (int r = 0; r < options_.size; ++r) {
+      if (r == options_.rank) {
+        continue;
+      }
+      auto& [own, peer] = ends_[static_cast<std::size_t>(r)];
+      own = transport_->getPair(r)->address().bytes();
+      peer.resize(own.size());
+      buffers.push_back(transport_->createUnboundBuffer(own.data(), own.size()));
+      buffers.back()->send(r, kEndsSlot);
+      buffers.push_back(transport_->createUnboundBuffer(peer.data(), peer.size()));
+      buffers.back()->recv(r, kEndsSlot);
+    }
+    for (std::size_t i = 0; i < buffers.size(); i += 2) {
+      buffers[i]->waitSend(gloo_timeout(deadline_));
+      buffers[i + 1]->waitRecv(gloo_timeout(deadline_));
+    }
   }
 
-  [[nodiscard]] FileDescriptor socket_to(int r) const {
-    return duplicate_gloo_socket(addresses_[static_cast<std::size_t>(r)], address_of_peer(r));
+  [[nodiscard]] Expected<FileDescriptor> socket_to(int r, const std::string& name) const {
+    const auto& [own, peer] = ends_[static_cast<std::size_t>(r)];
+    FileDescriptor socket = duplicate_connected_socket(
+        gloo::transport::tcp::Address{own}.getSockaddr(),
+        gloo::transport::tcp::Address{peer}.getSockaddr());
+    if (!socket.valid()) {
+      return unavailable(
+          "gloo has lost the connection to " + name +
+          ", or this process cannot find it: no socket goes from " + text_of(own) + " to " +
+          text_of(peer));
+    }
+    return socket;
   }
 
   [[nodiscard]] static std::string key(int rank) { return "rank-" + std::to_string(rank); }
@@ -208,8 +253,23 @@ class MeshBuilder {
   std::shared_ptr<gloo::transport::Context> transport_;
   std::vector<Address> addresses_;  // Where this rank listens for each peer.
   std::vector<char> own_record_;
-  std::vector<std::vector<char>> records_;  // What each rank has left in the store.
+  std::vector<std::vector<char>> records_;         // What each rank has left in the store.
+  std::vector<std::pair<Address, Address>> ends_;  // Of the connection to each rank: own, peer's.
 };
+
+// Gloo's exceptions as a status.
+Expected<GlooMesh> build(MeshBuilder& builder, Deadline deadline) {
+  try {
+    return builder.build();
+  } catch (const std::exception& error) {
+    if (deadline.expired()) {
+      return deadline_exceeded(
+          "a rank came to the store but did not connect in time (" + std::string{error.what()} +
+          ")");
+    }
+    return unavailable("connecting over gloo: " + std::string{error.what()});
+  }
+}
 
 }  // namespace
 
@@ -222,17 +282,14 @@ milliseconds gloo_timeout(Deadline deadline) {
 Expected<GlooMesh> connect_gloo_mesh(
     std::shared_ptr<gloo::transport::Device> device,
     const GlooMeshOptions& options,
+    GlooFamily& family,
     Deadline deadline) {
-  try {
-    return MeshBuilder{std::move(device), options, deadline}.build();
-  } catch (const std::exception& error) {
-    if (deadline.expired()) {
-      return deadline_exceeded(
-          "a rank came to the store but did not connect in time (" + std::string{error.what()} +
-          ")");
-    }
-    return unavailable("connecting over gloo: " + std::string{error.what()});
+  MeshBuilder builder{std::move(device), options, deadline};
+  Expected<GlooMesh> mesh = build(builder, deadline);
+  if (!mesh) {
+    family.keep(builder.give_up());
   }
+  return mesh;
 }
 
 }  // namespace muster::comm

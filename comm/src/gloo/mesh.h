@@ -29,10 +29,12 @@ struct GlooMesh {
   std::vector<std::string> store_files;  // Written by this rank; to be removed once all have read.
 };
 
-// kDeadlineExceeded names the first rank that did not come.
+// kDeadlineExceeded names the first rank that did not come. `family` keeps what is left of a mesh
+// that could not be connected.
 [[nodiscard]] Expected<GlooMesh> connect_gloo_mesh(
     std::shared_ptr<gloo::transport::Device> device,
     const GlooMeshOptions& options,
+    GlooFamily& family,
     Deadline deadline);
 
 // For Gloo, which counts in milliseconds: at least 1, at most a day.

@@ -1,10 +1,7 @@
 #include "comm/src/gloo/sockets.h"
 
-#include <gloo/transport/tcp/address.h>
-
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <sys/socket.h>
 
 #include <charconv>
 #include <cstring>
@@ -49,15 +46,14 @@ int number_in(const std::string& text) {
 
 }  // namespace
 
-FileDescriptor duplicate_gloo_socket(const std::vector<char>& own, const std::vector<char>& peer) {
-  const gloo::transport::tcp::Address own_address{own};
-  const gloo::transport::tcp::Address peer_address{peer};
+FileDescriptor duplicate_connected_socket(
+    const sockaddr_storage& own, const sockaddr_storage& peer) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd", error}) {
     // Duplicated before it is looked at: another thread may close the number at any time.
     FileDescriptor socket{::fcntl(number_in(entry.path().filename().string()), F_DUPFD_CLOEXEC, 3)};
-    if (socket.valid() && (has_address(socket.get(), ::getsockname, own_address.getSockaddr()) ||
-                           has_address(socket.get(), ::getpeername, peer_address.getSockaddr()))) {
+    if (socket.valid() && has_address(socket.get(), ::getsockname, own) &&
+        has_address(socket.get(), ::getpeername, peer)) {
       return socket;
     }
   }

@@ -1,17 +1,18 @@
-// Finding the sockets that Gloo holds, so that an abort can shut them down. Gloo offers no way to
-// end a blocked operation and does not publish its file descriptors.
+// Finds the socket of a connection that Gloo holds, so that an abort can shut it down. Gloo offers
+// no way to end a blocked operation and publishes no file descriptors, but it does name the ends of
+// a connection.
 #pragma once
 
 #include <muster/common/file.h>
 
-#include <vector>
+#include <sys/socket.h>
 
 namespace muster::comm {
 
-// A duplicate of this process's TCP socket that is bound to `own` or connected to `peer`, or an
-// invalid descriptor when there is none. Both are addresses as Gloo serialises them: where this
-// side and the peer listen for each other, so they belong to this one connection.
-[[nodiscard]] FileDescriptor duplicate_gloo_socket(
-    const std::vector<char>& own, const std::vector<char>& peer);
+// Duplicates this process's socket that is bound to `own` and connected to `peer`. Both ends
+// together name one connection; a listening socket, which several connections may share, is never
+// returned. Invalid when there is no such socket.
+[[nodiscard]] FileDescriptor duplicate_connected_socket(
+    const sockaddr_storage& own, const sockaddr_storage& peer);
 
 }  // namespace muster::comm
