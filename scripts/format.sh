@@ -2,4 +2,4 @@
 # Formats every C++ and proto file that git knows.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-git ls-files -co --exclude-standard -- '*.h' '*.cpp' '*.proto' | xargs -r clang-format-14 -i
+git ls-files -co --exclude-standard -- '*.h' '*.cpp' '*.proto' | xargs -r build/tools/bin/clang-format -i

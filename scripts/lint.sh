@@ -25,16 +25,29 @@ total=${#files[@]}
   exit 0
 }
 
+# clang-tidy comes from PyPI without any header of its own, and is older than the compiler may be: it
+# reads the C++ library of g++ 12 and the built-in headers of the clang that is installed.
+library=12
+resources=$(clang -print-resource-dir) || {
+  echo "lint: clang is missing; run scripts/setup.sh lint" >&2
+  exit 2
+}
+flags=(-Wno-unknown-warning-option -Wreserved-identifier "-resource-dir=$resources")
+if [ "$(g++ -dumpversion)" -gt $library ]; then
+  flags+=(-nostdinc++ "-isystem/usr/include/c++/$library" "-isystem/usr/include/$(g++ -print-multiarch)/c++/$library")
+fi
+
 logs=$build/lint
 rm -rf "$logs"
 mkdir -p "$logs"
 # One line per finished file, "<exit status> <file>"; what clang-tidy said is in the file's log, so
 # that two files never mix. The build is GCC's: clang does not know all of its warnings.
-check() {
-  local status=0
-  clang-tidy-14 -p "$1" --quiet --extra-arg=-Wno-unknown-warning-option \
-    --extra-arg=-Wreserved-identifier "$3" >"$2/${3//\//.}.log" 2>&1 || status=$?
-  echo "$status $3"
+check() {  # $1 = build folder, $2 = folder of logs, $3 = file, then clang's flags
+  local build=$1 logs=$2 file=$3 status=0
+  shift 3
+  build/tools/bin/clang-tidy -p "$build" --quiet "${@/#/--extra-arg=}" "$file" \
+    >"$logs/${file//\//.}.log" 2>&1 || status=$?
+  echo "$status $file"
 }
 export -f check
 
@@ -48,7 +61,7 @@ while read -r status file; do
     grep -v ' warnings generated' "$logs/${file//\//.}.log" || echo "clang-tidy left with $status"
   fi
 done < <(printf '%s\0' "${files[@]}" |
-  xargs -0 -P "${LINT_JOBS:-$(nproc)}" -I{} bash -c 'check "$@"' check "$build" "$logs" {})
+  xargs -0 -P "${LINT_JOBS:-$(nproc)}" -I{} bash -c 'check "$@"' check "$build" "$logs" {} "${flags[@]}")
 
 findings=$(cat "$logs"/*.log | grep -E ': (error|warning): .*\[' | sort -u | wc -l || true)
 if [ "$failed" -ne 0 ] || [ "$done" -ne "$total" ]; then

@@ -1,34 +1,57 @@
 #!/usr/bin/env bash
 # Installs what the build, the tests and the demo need, once, and quietly.
 #
-#   scripts/setup.sh build     compilers and libraries           (make build, make demo)
-#   scripts/setup.sh test      the above plus Chromium           (make test)
-#   scripts/setup.sh lint      the above plus clang-format/tidy  (make lint, make format)
-#   scripts/setup.sh bench     build plus a library to measure against  (make bench)
+#   scripts/setup.sh build     compilers and libraries                            (make build, make demo)
+#   scripts/setup.sh test      build, Chromium, clang, clang-format, clang-tidy   (make test)
+#   scripts/setup.sh lint      build, clang, clang-format, clang-tidy             (make lint, make format)
+#   scripts/setup.sh bench     build and a library to measure against             (make bench)
+#   scripts/setup.sh docs      build and Doxygen                                  (make docs)
 #
-# Every stage prints one line, and what is already there costs well under a second. Builds look at
-# the time of build/setup.log, written only when something was installed, and configure again.
+# Asks what is missing and what apt offers, never which release this is. Every stage prints one
+# line, and what is already there costs well under a second. Builds look at the time of
+# build/setup.log, written only when something was installed, and configure again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 level=${1:-build}
-build_packages=(
+boost_minimum=1.81
+required=(
   build-essential cmake ninja-build ccache pkg-config git ca-certificates python3
-  libboost1.81-dev libboost-system1.81-dev libprotobuf-dev protobuf-compiler libspdlog-dev libfmt-dev
+  libprotobuf-dev protobuf-compiler libspdlog-dev libfmt-dev
   libsqlite3-dev libopenblas-dev libgloo-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev
   libxxhash-dev libzstd-dev libgtest-dev libgmock-dev)
-test_packages=(chromium fonts-dejavu-core)
-lint_packages=(clang-format-14 clang-tidy-14)
-bench_packages=(libdnnl-dev ocl-icd-opencl-dev)  # oneDNN; its CMake files ask for OpenCL
-
-packages=("${build_packages[@]}")
+# The build does without these. A program of the same name is as good as the package.
+optional=()
+lint_headers=libstdc++-12-dev  # The newest C++ library that clang-tidy 14 can read.
+python_tools=()
+declare -A needed_for=(
+  [chromium]="the browser tests of make test"
+  [fonts-dejavu-core]="the browser tests of make test"
+  [clang]="make lint and the thread-safety check of make test"
+  [libstdc++-12-dev]="make lint"
+  [doxygen]="make docs"
+  [libdnnl-dev]="the comparison with oneDNN in make bench"
+  [ocl-icd-opencl-dev]="the comparison with oneDNN in make bench")
 case $level in
-  test) packages+=("${test_packages[@]}") ;;
-  lint) packages+=("${test_packages[@]}" "${lint_packages[@]}") ;;
-  bench) packages+=("${bench_packages[@]}") ;;
+  build) ;;
+  test) optional=(chromium fonts-dejavu-core clang "$lint_headers") ;;
+  lint) optional=(clang "$lint_headers") ;;
+  bench) optional=(libdnnl-dev ocl-icd-opencl-dev) ;;  # oneDNN's CMake files ask for OpenCL.
+  docs) optional=(doxygen) ;;
+  *)
+    echo "setup: unknown level \"$level\": must be build, test, lint, bench or docs" >&2
+    exit 2
+    ;;
+esac
+case $level in
+  test | lint)
+    # From PyPI and pinned: formatting must not depend on the machine.
+    python_tools=(clang-format==14.0.6 clang-tidy==14.0.6)
+    python3 -c 'import ensurepip, venv' 2>/dev/null || required+=(python3-venv)
+    ;;
 esac
 # Debian's Node.js only where the machine has none: a newer one is as good.
-command -v npm >/dev/null 2>&1 || packages+=(nodejs npm)
+command -v npm >/dev/null 2>&1 || required+=(nodejs npm)
 
 log=build/setup.log
 mkdir -p build
@@ -40,44 +63,120 @@ announce() {  # $1 = what is installed; the first one of a call begins a new log
 }
 
 fail() {  # $1 = what failed, $2 = what to do about it
-  { grep -E '^E: |reason: ' "$log" || tail -n 5 "$log"; } | tail -n 3 >&2
+  { grep -E '^E: |^ERROR: |reason: ' "$log" || tail -n 5 "$log"; } | tail -n 3 >&2
   echo "setup: $1; $log says why. $2, then run the same command again." >&2
   exit 1
 }
 
-mapfile -t missing < <(comm -23 <(printf '%s\n' "${packages[@]}" | sort) \
-  <(dpkg-query -W -f='${db:Status-Status} ${Package}\n' "${packages[@]}" 2>/dev/null |
-    sed -n 's/^installed //p' | sort))
-if [ ${#missing[@]} -gt 0 ]; then
+# --- Debian packages ---
+
+installed_of() {  # prints those of the packages that are installed
+  dpkg-query -W -f='${db:Status-Status} ${Package}\n' "$@" 2>/dev/null | sed -n 's/^installed //p'
+}
+
+# Of the "VERSION PACKAGE" lines on stdin, the Boost to use: the release's default when it is new
+# enough, else the newest. Only headers are needed, and two versions of them conflict.
+choose_boost() {
+  local version package chosen=
+  while read -r version package; do
+    dpkg --compare-versions "$version" ge "$boost_minimum" && chosen=$package
+    [ "$chosen" = libboost-dev ] && break
+  done < <(grep -E ' libboost(1\.[0-9]+)?-dev$' | sort -V)
+  echo "$chosen"
+}
+
+installed_boost() {
+  dpkg-query -W -f='${db:Status-Status} ${Version} ${Package}\n' 'libboost*-dev' 2>/dev/null |
+    sed -n 's/^installed //p' | choose_boost
+}
+
+offered_boost() {
+  local packages
+  mapfile -t packages < <(apt-cache pkgnames libboost | grep -E '^libboost(1\.[0-9]+)?-dev$')
+  apt-cache policy "${packages[@]}" |
+    awk '/^[^ ]/ { sub(":", "", $1); package = $1 } $1 == "Candidate:" { print $2, package }' |
+    choose_boost
+}
+
+apt_install() {
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+    --no-install-recommends -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@" </dev/null >>"$log" 2>&1
+}
+
+do_without() {  # $1 = optional package, $2 = why it is missing
+  echo "setup: $2 $1, which is needed for ${needed_for[$1]}; the rest works without it" >&2
+}
+
+install_packages() {
+  local package
   sudo=()
   if [ "$(id -u)" -ne 0 ]; then
-    sudo true >>"$log" 2>&1 || {
-      echo "setup: ${#missing[@]} Debian packages are missing and this user is not root and may not sudo." >&2
+    sudo=(sudo)
+    if ! command -v sudo >/dev/null || ! sudo true >>"$log" 2>&1; then
+      for package in "${extra[@]}"; do
+        do_without "$package" "only root can install"
+      done
+      [ ${#missing[@]} -gt 0 ] || return 0
+      echo "setup: ${#missing[@]} Debian packages are missing, and this user is not root and may not use sudo." >&2
       echo "setup: run as root: apt-get install -y --no-install-recommends ${missing[*]}" >&2
       exit 1
-    }
-    sudo=(sudo)
+    fi
   fi
-  announce "installing ${#missing[@]} Debian packages, a few minutes (log: $log)"
+  announce "installing $((${#missing[@]} + ${#extra[@]})) Debian packages, a few minutes (log: $log)"
   # A source that does not answer is no reason to stop: what counts is whether the packages come.
-  {
-    "${sudo[@]}" apt-get update -qq || true
-    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
-      --no-install-recommends -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "${missing[@]}"
-  } </dev/null >>"$log" 2>&1 ||
+  "${sudo[@]}" apt-get update -qq </dev/null >>"$log" 2>&1 || true
+  if [ -z "$boost" ]; then
+    boost=$(offered_boost)
+    [ -n "$boost" ] || fail "apt offers no Boost $boost_minimum or newer" "Add a source that has one"
+    missing=("${missing[@]/#libboost-dev/$boost}")
+  fi
+  [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}" ||
     fail "apt-get could not install ${#missing[@]} Debian packages" "Check the network and apt's sources"
+  for package in "${extra[@]}"; do
+    apt_install "$package" || do_without "$package" "apt-get could not install"
+  done
+}
+
+if command -v apt-get >/dev/null; then
+  mapfile -t missing < <(comm -23 <(printf '%s\n' "${required[@]}" | sort) \
+    <(installed_of "${required[@]}" | sort))
+  boost=$(installed_boost)
+  [ -n "$boost" ] || missing+=(libboost-dev)
+  extra=()
+  for package in "${optional[@]}"; do
+    command -v "$package" >/dev/null || [ -n "$(installed_of "$package")" ] || extra+=("$package")
+  done
+  [ $((${#missing[@]} + ${#extra[@]})) -eq 0 ] || install_packages
+else
+  echo "setup: there is no apt-get here, so no library is installed; CMake names what it misses" >&2
 fi
 
+# --- Python and npm packages ---
+
+# A stamp in the folder that is filled says what it was filled with.
+is_filled() {  # $1 = folder, $2 = contents
+  [ "$(cat "$1/.muster-stamp" 2>/dev/null)" = "$2" ]
+}
+
+install_python_tools() {
+  is_filled build/tools "${python_tools[*]}" && return
+  announce "${python_tools[*]} from PyPI into build/tools"
+  { python3 -m venv --clear build/tools && build/tools/bin/pip install -q "${python_tools[@]}"; } \
+    </dev/null >>"$log" 2>&1 ||
+    fail "pip could not install ${python_tools[*]}" "Check that pip reaches its index (pip config list)"
+  echo "${python_tools[*]}" >build/tools/.muster-stamp
+}
+[ ${#python_tools[@]} -eq 0 ] || install_python_tools
+
 npm_install() {  # $1 = folder with a package-lock.json
-  local folder=$1
-  local stamp="$folder/node_modules/.muster-stamp" want
-  want=$(sha256sum "$folder/package-lock.json" | cut -d' ' -f1)
-  [ "$(cat "$stamp" 2>/dev/null)" = "$want" ] && return 0
-  announce "npm packages of $folder"
-  (cd "$folder" && npm ci --no-audit --no-fund --loglevel=error) </dev/null >>"$log" 2>&1 ||
-    fail "npm could not install the packages of $folder" "Check that npm reaches its registry (npm ping)"
-  echo "$want" >"$stamp"
+  local want
+  want=$(sha256sum "$1/package-lock.json" | cut -d' ' -f1)
+  is_filled "$1/node_modules" "$want" && return
+  announce "npm packages of $1"
+  (cd "$1" && npm ci --no-audit --no-fund --loglevel=error) </dev/null >>"$log" 2>&1 ||
+    fail "npm could not install the packages of $1" "Check that npm reaches its registry (npm ping)"
+  echo "$want" >"$1/node_modules/.muster-stamp"
 }
 npm_install dashboard/web
 npm_install trainer/moe_lm/data
-case $level in test | lint) npm_install tests/browser ;; esac
+[ "$level" != test ] || npm_install tests/browser
