@@ -49,7 +49,7 @@ std::string range_text(const Interval& elements) {
   return "elements [" + std::to_string(elements.begin) + ", " + std::to_string(elements.end) + ")";
 }
 
-std::string quoted(const std::string& name) {
+std::string in_quotes(const std::string& name) {
   return "tensor '" + name + "'";
 }
 
@@ -175,19 +175,19 @@ Status PiecesOnDisk::index_piece(int rank, std::size_t index) {
   const PieceRecord& piece = ranks_[static_cast<std::size_t>(rank)].record.pieces[index];
   const auto known = manifest_.tensors.find(piece.name);
   if (known == manifest_.tensors.end()) {
-    return data_loss(quoted(piece.name) + " is not in the manifest");
+    return data_loss(in_quotes(piece.name) + " is not in the manifest");
   }
   if (known->second.dtype != piece.dtype) {
     return data_loss(
-        quoted(piece.name) + " has dtype " + piece.dtype + " here and " + known->second.dtype +
+        in_quotes(piece.name) + " has dtype " + piece.dtype + " here and " + known->second.dtype +
         " in the manifest");
   }
   if (known->second.shape != piece.global_shape) {
-    return data_loss(quoted(piece.name) + " has another global shape here than in the manifest");
+    return data_loss(in_quotes(piece.name) + " has another global shape here than in the manifest");
   }
   const auto bytes = tensor_bytes(piece.dtype, piece.shape);
   if (!bytes || *bytes != piece.end - piece.begin) {
-    return data_loss(quoted(piece.name) + " has another size than its shape and dtype need");
+    return data_loss(in_quotes(piece.name) + " has another size than its shape and dtype need");
   }
   auto [entry, added] = tensors_.try_emplace(piece.name);
   if (added) {
@@ -195,7 +195,7 @@ Status PiecesOnDisk::index_piece(int rank, std::size_t index) {
     entry->second.element_bits = dtype_bits(piece.dtype).value();
   }
   if (of_rank(entry->second, rank) != nullptr) {
-    return data_loss(quoted(piece.name) + " is listed twice");
+    return data_loss(in_quotes(piece.name) + " is listed twice");
   }
   entry->second.pieces.push_back(
       {rank,
@@ -227,14 +227,15 @@ Status PiecesOnDisk::cover(const std::string& name, IndexedTensor& tensor) const
   }
   if (tensor.element_bits % 8 != 0) {
     return unimplemented(
-        quoted(name) + ": ranges of " + tensor.tensor.dtype + ", which has elements below a byte");
+        in_quotes(name) + ": ranges of " + tensor.tensor.dtype +
+        ", which has elements below a byte");
   }
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < tensor.pieces.size(); ++i) {
     const IndexedPiece& piece = tensor.pieces[i];
     if (!piece.run) {
       return unimplemented(
-          quoted(name) + ": the piece in " + file_of(piece) +
+          in_quotes(name) + ": the piece in " + file_of(piece) +
           " is not one run of the row-major tensor (it has a part of several rows): load it with "
           "the "
           "muster that wrote it");
@@ -260,20 +261,20 @@ Status PiecesOnDisk::cover(const std::string& name, IndexedTensor& tensor) const
   const auto at = [&](std::size_t i) { return place(tensor.pieces[order[i]]); };
   if (fault->twice) {
     return data_loss(
-        quoted(name) + ": " + range_text(fault->elements) +
+        in_quotes(name) + ": " + range_text(fault->elements) +
         " are there twice: " + at(fault->next - 1) + " and " + at(fault->next));
   }
   const std::string before = fault->next > 0 ? at(fault->next - 1) : "nothing";
   const std::string after = fault->next < order.size() ? at(fault->next) : "nothing";
   return data_loss(
-      quoted(name) + ": " + range_text(fault->elements) + " are in no piece of " +
+      in_quotes(name) + ": " + range_text(fault->elements) + " are in no piece of " +
       folder_.string() + ": before them come " + before + ", behind them " + after);
 }
 
 Status PiecesOnDisk::read(const std::string& name, std::int64_t begin, std::span<std::byte> out) {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) {
-    return not_found(folder_.string() + " has no " + quoted(name));
+    return not_found(folder_.string() + " has no " + in_quotes(name));
   }
   IndexedTensor& tensor = found->second;
   MUSTER_RETURN_IF_ERROR(cover(name, tensor));
@@ -282,7 +283,7 @@ Status PiecesOnDisk::read(const std::string& name, std::int64_t begin, std::span
   const auto count = static_cast<std::int64_t>(out.size() / element);
   if (out.size() % element != 0 || begin < 0 || begin > total || count > total - begin) {
     return invalid_argument(
-        quoted(name) + ": " + std::to_string(out.size()) + " bytes from element " +
+        in_quotes(name) + ": " + std::to_string(out.size()) + " bytes from element " +
         std::to_string(begin) + " on are not in " + std::to_string(total) + " elements of " +
         std::to_string(element) + " bytes");
   }
@@ -309,11 +310,11 @@ Status PiecesOnDisk::read_part(const std::string& name, int rank, std::span<std:
   IndexedPiece* piece = find_piece(name, rank);
   if (piece == nullptr) {
     return not_found(
-        folder_.string() + ": rank " + std::to_string(rank) + " has no " + quoted(name));
+        folder_.string() + ": rank " + std::to_string(rank) + " has no " + in_quotes(name));
   }
   if (static_cast<std::int64_t>(out.size()) != piece->part.bytes) {
     return invalid_argument(
-        quoted(name) + ": the piece of rank " + std::to_string(rank) + " has " +
+        in_quotes(name) + ": the piece of rank " + std::to_string(rank) + " has " +
         std::to_string(piece->part.bytes) + " bytes, not " + std::to_string(out.size()));
   }
   return read_piece(*piece, 0, out);

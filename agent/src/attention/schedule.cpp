@@ -36,7 +36,7 @@ std::optional<std::int64_t> number(std::string_view text) {
   return whole && text.front() != '-' ? std::optional{value} : std::nullopt;
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   return "'" + std::string{text} + "'";
 }
 
@@ -63,20 +63,20 @@ bool names(const AttentionRule& rule, const LayerRange& layers) {
 Status check_rule(const AttentionRule& rule) {
   if (rule.begin_step < 0 || rule.begin_step >= rule.end_step) {
     return refuse(
-        "the steps of rule " + quoted(to_string(rule)) + " hold no step",
+        "the steps of rule " + in_quotes(to_string(rule)) + " hold no step",
         "begin at 0 or later and end after that");
   }
   for (std::size_t i = 0; i < rule.layers.size(); ++i) {
     const LayerRange& range = rule.layers[i];
     if (range.first < 0 || range.first > range.last) {
       return refuse(
-          "a range of layers of rule " + quoted(to_string(rule)) + " is empty",
+          "a range of layers of rule " + in_quotes(to_string(rule)) + " is empty",
           "put the smaller layer first, counted from 0");
     }
     for (std::size_t j = 0; j < i; ++j) {
       if (overlap(range, rule.layers[j])) {
         return refuse(
-            "rule " + quoted(to_string(rule)) + " names layer " +
+            "rule " + in_quotes(to_string(rule)) + " names layer " +
                 std::to_string(std::max(range.first, rule.layers[j].first)) + " twice",
             "name each layer once");
       }
@@ -84,7 +84,7 @@ Status check_rule(const AttentionRule& rule) {
   }
   if (rule.moba && (rule.moba->block < 1 || rule.moba->top_k < 1)) {
     return refuse(
-        "the block size and the number of blocks of rule " + quoted(to_string(rule)) +
+        "the block size and the number of blocks of rule " + in_quotes(to_string(rule)) +
             " must both be at least 1",
         "for example moba 512 3");
   }
@@ -99,7 +99,7 @@ Status check_pair(const AttentionRule& a, const AttentionRule& b) {
   for (const LayerRange& range : a.layers.empty() ? all : a.layers) {
     if (names(b, range)) {
       return refuse(
-          "rules " + quoted(to_string(a)) + " and " + quoted(to_string(b)) +
+          "rules " + in_quotes(to_string(a)) + " and " + in_quotes(to_string(b)) +
               " name the same layer for step " +
               std::to_string(std::max(a.begin_step, b.begin_step)),
           "let one of them leave it out");
@@ -128,7 +128,7 @@ Status parse_steps(std::string_view text, AttentionRule& rule) {
   const auto end = ends.size() == 2 && !open ? number(ends[1]) : std::nullopt;
   if (!begin || (!open && !end)) {
     return refuse(
-        "steps " + quoted(text) + " is not BEGIN:END",
+        "steps " + in_quotes(text) + " is not BEGIN:END",
         "write for example 0:9000, or 9000: to go on");
   }
   rule.begin_step = *begin;
@@ -146,7 +146,8 @@ Status parse_layers(std::string_view text, AttentionRule& rule) {
     const auto last = number(ends.back());
     if (!first || !last || ends.size() > 2) {
       return refuse(
-          "layers " + quoted(text) + " holds " + quoted(part) + ", which is no layer and no range",
+          "layers " + in_quotes(text) + " holds " + in_quotes(part) +
+              ", which is no layer and no range",
           "write for example 0,2,4-7 or all");
     }
     rule.layers.push_back({*first, *last});
@@ -159,7 +160,7 @@ Status set_sizes(std::string_view block, std::string_view top_k, AttentionRule& 
   const auto count = number(top_k);
   if (!size || !count || *count > std::numeric_limits<int>::max()) {
     return refuse(
-        "block size " + quoted(block) + " and number of blocks " + quoted(top_k) +
+        "block size " + in_quotes(block) + " and number of blocks " + in_quotes(top_k) +
             " must be whole numbers",
         "for example 512 and 3");
   }
@@ -174,7 +175,7 @@ Status parse_mode(const Words& words, std::size_t at, AttentionRule& rule) {
   }
   if (at + 2 >= words.size() || words[at] != "moba") {
     return refuse(
-        at < words.size() ? "a rule cannot go on with " + quoted(words[at])
+        at < words.size() ? "a rule cannot go on with " + in_quotes(words[at])
                           : std::string{"the rule ends before it says full or moba"},
         kRuleForm);
   }
@@ -188,7 +189,7 @@ Status parse_mode(const Words& words, std::size_t at, AttentionRule& rule) {
       flag = &rule.moba->share_in_group;
     }
     if (flag == nullptr || std::exchange(*flag, true)) {
-      return refuse("a rule cannot go on with " + quoted(word), kRuleForm);
+      return refuse("a rule cannot go on with " + in_quotes(word), kRuleForm);
     }
   }
   return {};
@@ -199,7 +200,7 @@ Status parse_last_full(std::string_view text, AttentionSchedule& schedule, bool&
   if (!count || std::exchange(seen, true)) {
     return refuse(
         count ? std::string{"last_full is there twice"}
-              : "last_full " + quoted(text) + " is not a whole number",
+              : "last_full " + in_quotes(text) + " is not a whole number",
         "write last_full N once, N layers");
   }
   schedule.last_full = *count;
@@ -213,7 +214,7 @@ Status parse_short(std::string_view text, AttentionSchedule& schedule, bool& las
   const Words parts = split(text.substr(kMoba.size()), ",", true);
   const bool fits = parts.size() == 2 || (parts.size() == 3 && parts[2].starts_with(kLastFull));
   if (!fits) {
-    return refuse(quoted(text) + " is no attention", kShortForm);
+    return refuse(in_quotes(text) + " is no attention", kShortForm);
   }
   AttentionRule rule;
   MUSTER_RETURN_IF_ERROR(set_sizes(parts[0], parts[1], rule));
@@ -340,7 +341,7 @@ Status AttentionSchedule::validate(std::int64_t layers) const {
     for (const LayerRange& range : rule.layers) {
       if (range.last >= layers) {
         return refuse(
-            "attention schedule: rule " + quoted(agent::to_string(rule)) + " names layer " +
+            "attention schedule: rule " + in_quotes(agent::to_string(rule)) + " names layer " +
                 std::to_string(range.last) + ", but the model has " + std::to_string(layers) +
                 " layers, counted from 0",
             "name layers that are there");
