@@ -5,16 +5,17 @@
 #   make bench    one "claim <name> <value>" line per performance claim
 #   make build    release build in build/release
 #   make format   clang-format the tree          make lint   clang-tidy, treated as errors
+#   make coverage line coverage by module, from the unit tests
 #   make clean    remove build/
 #
 # Options: make demo ARGS="--keep --data FILE"    make test TESTS=<ctest regex>
-.PHONY: help build demo test sanitize bench format lint clean
+.PHONY: help build demo test sanitize bench coverage format lint clean
 
 RELEASE := build/release
 JOBS ?= $(shell nproc)
 
 help:
-	@sed -n '2,12s/^# \{0,1\}//p' Makefile
+	@sed -n '2,13s/^# \{0,1\}//p' Makefile
 
 build:
 	@scripts/setup.sh build
@@ -28,6 +29,7 @@ demo:
 test:
 	@scripts/setup.sh test
 	@scripts/build.sh release all all_verify_interface_header_sets
+	@$(if $(TESTS),true,scripts/gates.sh $(RELEASE))
 	@ctest --test-dir $(RELEASE) --output-on-failure -j $(JOBS) $(if $(TESTS),-R '$(TESTS)')
 	@$(if $(TESTS),true,$(MAKE) --no-print-directory sanitize)
 
@@ -42,6 +44,12 @@ bench:
 format:
 	@scripts/setup.sh lint
 	@scripts/format.sh
+
+coverage:
+	@scripts/setup.sh test
+	@scripts/build.sh coverage
+	@ctest --test-dir build/coverage -L unit -j $(JOBS) --output-on-failure
+	@scripts/coverage.py build/coverage
 
 lint:
 	@scripts/setup.sh lint

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# scripts/gates.sh BUILD_DIR: the gates that need a compiler's eye, over what changed since the commit
+# named in .ci/base: formatting, clang's thread-safety warnings, clang-tidy. The last commit of a
+# piece of work moves .ci/base forward. `make lint` looks at the whole library.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=${1:?usage: scripts/gates.sh BUILD_DIR}
+base=$(cat .ci/base)
+if ! git cat-file -e "$base^{commit}" 2>/dev/null; then
+  echo "gates: $base of .ci/base is not in this clone (a shallow one?); only formatting is checked"
+  scripts/format.sh --check
+  exit
+fi
+scripts/format.sh --check
+SINCE=$base scripts/thread_safety.sh "$build"
+LINT_SINCE=$base scripts/lint.sh "$build"
