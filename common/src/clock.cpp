@@ -4,6 +4,11 @@
 
 namespace muster {
 
+const Clock& Clock::system() {
+  static const SystemClock clock;
+  return clock;
+}
+
 MonotonicTime SystemClock::now() const {
   return std::chrono::steady_clock::now();
 }
@@ -13,17 +18,17 @@ WallTime SystemClock::wall_now() const {
 }
 
 MonotonicTime ManualClock::now() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock{mutex_};
   return MonotonicTime{} + elapsed_;
 }
 
 WallTime ManualClock::wall_now() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock{mutex_};
   return WallTime{} + std::chrono::duration_cast<WallTime::duration>(elapsed_);
 }
 
 void ManualClock::advance(std::chrono::nanoseconds by) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock{mutex_};
   elapsed_ += by;
 }
 
@@ -31,11 +36,11 @@ std::int64_t unix_ns(WallTime time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
-std::chrono::nanoseconds Deadline::remaining() const {
+std::chrono::nanoseconds Deadline::remaining(const Clock& clock) const {
   if (at == MonotonicTime::max()) {
     return std::chrono::nanoseconds::max();
   }
-  return std::max(std::chrono::nanoseconds{0}, at - std::chrono::steady_clock::now());
+  return std::max(std::chrono::nanoseconds{0}, at - clock.now());
 }
 
 }  // namespace muster

@@ -58,6 +58,18 @@ TEST(Deadline, FutureDeadlineCountsDown) {
   EXPECT_LE(deadline.remaining(), hours{1});
 }
 
+TEST(Deadline, FollowsTheGivenClock) {
+  ManualClock clock;
+  const Deadline deadline = Deadline::after(std::chrono::seconds{2}, clock);
+  EXPECT_FALSE(deadline.expired(clock));
+  clock.advance(std::chrono::milliseconds{1500});
+  EXPECT_EQ(deadline.remaining(clock), std::chrono::milliseconds{500});
+  clock.advance(std::chrono::milliseconds{500});
+  EXPECT_TRUE(deadline.expired(clock));
+  clock.advance(std::chrono::seconds{1});
+  EXPECT_EQ(deadline.remaining(clock), std::chrono::nanoseconds{0});
+}
+
 }  // namespace
 
 }  // namespace muster

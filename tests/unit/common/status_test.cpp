@@ -24,6 +24,31 @@ TEST(Status, CarriesCodeAndMessage) {
   EXPECT_EQ(status.to_string(), "data loss: chunk 7 has another hash");
 }
 
+TEST(Status, FactoriesJoinTheirParts) {
+  const int head_dim = 4;
+  const Status status = invalid_argument("head_dim must be between 8 and 256, got ", head_dim);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "head_dim must be between 8 and 256, got 4");
+  const std::string text = "one string";
+  EXPECT_EQ(data_loss(text).message(), text);
+  EXPECT_EQ(data_loss(std::string_view{text}).message(), text);
+}
+
+TEST(Status, EveryFactoryGivesItsCode) {
+  EXPECT_EQ(invalid_argument("a", 1).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(not_found("a", 1).code(), StatusCode::kNotFound);
+  EXPECT_EQ(already_exists("a", 1).code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(failed_precondition("a", 1).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(unavailable("a", 1).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(deadline_exceeded("a", 1).code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(aborted("a", 1).code(), StatusCode::kAborted);
+  EXPECT_EQ(data_loss("a", 1).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(resource_exhausted("a", 1).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(version_mismatch("a", 1).code(), StatusCode::kVersionMismatch);
+  EXPECT_EQ(unimplemented("a", 1).code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(internal_error("a", 1).code(), StatusCode::kInternal);
+}
+
 TEST(Status, ContextGoesInFrontAndKeepsTheCode) {
   const Status status = not_found("no such file").context("manifest").context("restore");
   EXPECT_EQ(status.code(), StatusCode::kNotFound);

@@ -1,11 +1,12 @@
-// Time as a dependency: main hands in a SystemClock, tests a ManualClock.
+// Time as a dependency: programs pass a SystemClock, tests a ManualClock.
 //
 // Elapsed time and deadlines use the monotonic clock; wall time is for display only.
 #pragma once
 
+#include <muster/common/mutex.h>
+
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 
 namespace muster {
 
@@ -24,6 +25,9 @@ class Clock {
 
   [[nodiscard]] virtual MonotonicTime now() const = 0;
   [[nodiscard]] virtual WallTime wall_now() const = 0;
+
+  // Returns the clock of this machine, for parameters that default to it.
+  [[nodiscard]] static const Clock& system();
 };
 
 class SystemClock final : public Clock {
@@ -32,7 +36,7 @@ class SystemClock final : public Clock {
   [[nodiscard]] WallTime wall_now() const override;
 };
 
-// Stands still until advanced.
+// A clock that moves only when advanced.
 class ManualClock final : public Clock {
  public:
   [[nodiscard]] MonotonicTime now() const override;
@@ -40,24 +44,33 @@ class ManualClock final : public Clock {
   void advance(std::chrono::nanoseconds by);
 
  private:
-  mutable std::mutex mutex_;
-  std::chrono::nanoseconds elapsed_{0};
+  mutable Mutex mutex_;
+  std::chrono::nanoseconds elapsed_ MUSTER_GUARDED_BY(mutex_){0};
 };
 
 [[nodiscard]] std::int64_t unix_ns(WallTime time);
 
-// A point on the machine's monotonic clock after which a wait gives up.
+// A time after which a wait gives up; by default never. The members without a clock read
+// Clock::system(), which is also the clock of every wait in the kernel (futex, poll).
 struct Deadline {
   MonotonicTime at{MonotonicTime::max()};
 
   [[nodiscard]] static Deadline after(std::chrono::nanoseconds duration) {
-    return Deadline{std::chrono::steady_clock::now() + duration};
+    return after(duration, Clock::system());
   }
 
-  [[nodiscard]] bool expired() const { return std::chrono::steady_clock::now() >= at; }
+  [[nodiscard]] static Deadline after(std::chrono::nanoseconds duration, const Clock& clock) {
+    return Deadline{clock.now() + duration};
+  }
 
-  // Never negative.
-  [[nodiscard]] std::chrono::nanoseconds remaining() const;
+  [[nodiscard]] bool expired() const { return expired(Clock::system()); }
+
+  [[nodiscard]] bool expired(const Clock& clock) const { return clock.now() >= at; }
+
+  // Never negative; nanoseconds::max() without a limit.
+  [[nodiscard]] std::chrono::nanoseconds remaining() const { return remaining(Clock::system()); }
+
+  [[nodiscard]] std::chrono::nanoseconds remaining(const Clock& clock) const;
 };
 
 }  // namespace muster

@@ -1,8 +1,13 @@
 // The result of an operation that can fail: a code for programs, a sentence for people.
 //
+// The message names the thing that failed and, where there is one, the remedy. Each factory takes
+// one string, or parts that it joins as concat does (text.h):
+//   return invalid_argument("head_dim must be between 8 and 256, got ", head_dim);
+//
 // Thread-safety: a Status is a value; distinct objects may be used from distinct threads.
-// The message names the thing that failed and, where there is one, the remedy.
 #pragma once
+
+#include <muster/common/text.h>
 
 #include <cstdint>
 #include <string>
@@ -19,7 +24,7 @@ enum class StatusCode : std::uint8_t {
   kFailedPrecondition,  // Right call, wrong state (not joined, wrong generation, wrong world size).
   kUnavailable,         // A peer, the collector or an optional library is not there; may come back.
   kDeadlineExceeded,    // A wait ended by its deadline.
-  kAborted,             // The operation was cancelled for everybody (abort word, shutdown).
+  kAborted,             // The operation was cancelled on all ranks (abort word, shutdown).
   kDataLoss,            // Bytes are damaged: a hash, a length or a manifest does not match.
   kResourceExhausted,   // Disk, memory, a queue or a budget is full.
   kIoError,             // The operating system refused a read, write, fsync or rename.
@@ -28,7 +33,7 @@ enum class StatusCode : std::uint8_t {
   kInternal,            // A bug of ours.
 };
 
-// "deadline exceeded", "data loss", ...
+// Returns "deadline exceeded", "data loss", ...
 [[nodiscard]] std::string_view to_string(StatusCode code);
 
 class [[nodiscard]] Status {
@@ -45,10 +50,10 @@ class [[nodiscard]] Status {
 
   [[nodiscard]] const std::string& message() const { return message_; }
 
-  // The same status with "`what`: " in front of the message; a success stays a success.
+  // Returns the same status with "`what`: " in front of the message; a success stays a success.
   [[nodiscard]] Status context(std::string_view what) const;
 
-  // "ok", or "<code>: <message>".
+  // Returns "ok" or "<code>: <message>".
   [[nodiscard]] std::string to_string() const;
 
  private:
@@ -69,12 +74,72 @@ class [[nodiscard]] Status {
 [[nodiscard]] Status unimplemented(std::string message);
 [[nodiscard]] Status internal_error(std::string message);
 
-// kIoError, or kResourceExhausted for ENOSPC and EDQUOT: "<what>: <strerror(error)>".
+template <typename... Parts>
+[[nodiscard]] Status invalid_argument(const Parts&... parts) {
+  return Status{StatusCode::kInvalidArgument, concat(parts...)};
+}
+
+template <typename... Parts>
+[[nodiscard]] Status not_found(const Parts&... parts) {
+  return Status{StatusCode::kNotFound, concat(parts...)};
+}
+
+template <typename... Parts>
+[[nodiscard]] Status already_exists(const Parts&... parts) {
+  return Status{StatusCode::kAlreadyExists, concat(parts...)};
+}
+
+template <typename... Parts>
+[[nodiscard]] Status failed_precondition(const Parts&... parts) {
+  return Status{StatusCode::kFailedPrecondition, concat(parts...)};
+}
+
+template <typename... Parts>
+[[nodiscard]] Status unavailable(const Parts&... parts) {
+  return Status{StatusCode::kUnavailable, concat(parts...)};
+}
+
+template <typename... Parts>
+[[nodiscard]] Status deadline_exceeded(const Parts&... parts) {
+  return Status{StatusCode::kDeadlineExceeded, concat(parts...)};
+}
+
+template <typename... Parts>
+[[nodiscard]] Status aborted(const Parts&... parts) {
+  return Status{StatusCode::kAborted, concat(parts...)};
+}
+
+template <typename... Parts>
+[[nodiscard]] Status data_loss(const Parts&... parts) {
+  return Status{StatusCode::kDataLoss, concat(parts...)};
+}
+
+template <typename... Parts>
+[[nodiscard]] Status resource_exhausted(const Parts&... parts) {
+  return Status{StatusCode::kResourceExhausted, concat(parts...)};
+}
+
+template <typename... Parts>
+[[nodiscard]] Status version_mismatch(const Parts&... parts) {
+  return Status{StatusCode::kVersionMismatch, concat(parts...)};
+}
+
+template <typename... Parts>
+[[nodiscard]] Status unimplemented(const Parts&... parts) {
+  return Status{StatusCode::kUnimplemented, concat(parts...)};
+}
+
+template <typename... Parts>
+[[nodiscard]] Status internal_error(const Parts&... parts) {
+  return Status{StatusCode::kInternal, concat(parts...)};
+}
+
+// Returns kIoError, or kResourceExhausted for ENOSPC and EDQUOT: "<what>: <strerror(error)>".
 [[nodiscard]] Status io_error(std::string_view what, int error);
 
 }  // namespace muster
 
-// Leaves the enclosing function with the Status of `expression` unless it is a success.
+// Returns the Status of `expression` from the enclosing function unless it is a success.
 #define MUSTER_RETURN_IF_ERROR(expression)                                      \
   do {                                                                          \
     if (::muster::Status muster_status_ = (expression); !muster_status_.ok()) { \
