@@ -14,7 +14,7 @@ FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 README_LINES_MAX = 40
 
-# Who may include whom (docs/architecture.md). The key is a folder; the most specific one wins. The
+# Who may include whom (docs/concepts/architecture.md). The key is a folder; the most specific one wins. The
 # names are modules: the folder of <muster/NAME/...>, or the first folder of a quoted path.
 ALLOWED = {
     "common": {"common"},
