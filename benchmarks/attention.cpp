@@ -201,7 +201,7 @@ void scaling_claim(std::int64_t tokens) {
   std::printf("claim attention_two_thread_scaling %.2f\n", of_one.wall / of_two.wall);
 }
 
-// Fractions of the peak at other shapes, for docs/attention.md.
+// Fractions of the peak at other shapes, for docs/concepts/attention.md.
 void profile() {
   std::printf(
       "%-6s %6s %5s %5s %9s %9s\n", "type", "tokens", "heads", "dim", "forward", "backward");

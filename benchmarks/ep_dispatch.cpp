@@ -1,9 +1,10 @@
 // Claim: dispatch moves tokens between ranks about as fast as memory can be copied.
-//   claim ep_dispatch_memcpy_fraction   wire bytes of a dispatch (docs/ep.md: a row per token and
-//                                       other rank that computes it, 4 bytes per choice) per
-//                                       second, over those of memcpy into the peer's chunk (in one
-//                                       piece or row by row, whichever is faster that turn), 2
-//                                       processes that both copy; every token leaves its rank
+//   claim ep_dispatch_memcpy_fraction   wire bytes of a dispatch (a row per token and other rank
+//                                       that computes it, 4 bytes per choice: see
+//                                       docs/concepts/experts.md) per second, over those of memcpy
+//                                       into the peer's chunk (in one piece or row by row,
+//                                       whichever is faster that turn), 2 processes that both
+//                                       copy; every token leaves its rank
 // Method: rows of 2,048 bf16. Dispatch, combine and memcpy take turns in one run, so that drift
 // hits all alike; each is timed from one barrier to the next on the slowest rank; medians of 15
 // turns. The table also has uniform routing, where most of what moves stays on the rank: there the

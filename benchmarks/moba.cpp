@@ -5,9 +5,9 @@
 //   claim moba_hot_block_ratio             every query chooses block 0 too / random choices
 // Method: one head of 128, fp32, causal, one thread, forward and backward, processor time (the host
 // is shared). The fractions are full attention of this library / block attention, divided by the
-// same ratio of floating point operations (docs/moba.md): gate, pooling and lists count against
-// them. Each round runs every variant once; the claims are medians of the ratios within a round.
-// `bench_moba N` runs one round with N tokens, a look at a small size.
+// same ratio of floating point operations (docs/concepts/moba.md): gate, pooling and lists count
+// against them. Each round runs every variant once; the claims are medians of the ratios within a
+// round. `bench_moba N` runs one round with N tokens, a look at a small size.
 #include <muster/kernels/moba.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Names of files and folders of a run; docs/checkpoints.md shows the tree.
+// Names of files and folders of a run; docs/concepts/checkpoints.md shows the tree.
 #pragma once
 
 #include <muster/common/ids.h>

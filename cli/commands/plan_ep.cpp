@@ -109,7 +109,7 @@ std::string footer() {
   std::string text =
       "Prints memory of a rank, bytes on its wires, and with --gemm-flops and --link when "
       "balancing\n"
-      "pays, from sizes alone. Bytes are decimal. docs/ep.md has the formulas.\n\n"
+      "pays, from sizes alone. Bytes are decimal. docs/concepts/experts.md has the formulas.\n\n"
       "Presets:\n";
   for (const EpPreset& preset : ep_presets()) {
     std::string name{preset.name};

@@ -178,7 +178,7 @@ HttpResponse Api::read(const HttpRequest& request, const Url& url) {
   if ((segments.size() == 3 || segments.size() == 4) && segments[1] == "runs") {
     return read_run(request, segments[2], segments.size() == 4 ? segments[3] : "", url);
   }
-  return failure(404, "no such address; docs/dashboard.md lists them");
+  return failure(404, "no such address; docs/operate/dashboard.md lists them");
 }
 
 HttpResponse Api::read_run(
@@ -226,7 +226,7 @@ Expected<std::string> Api::run_view(const std::string& run_id, const std::string
     MUSTER_ASSIGN_OR_RETURN(const auto commands, query->commands(run_id));
     return commands_json(commands);
   }
-  return not_found("a run has no \"" + leaf + "\"; docs/dashboard.md lists what it has");
+  return not_found("a run has no \"" + leaf + "\"; docs/operate/dashboard.md lists what it has");
 }
 
 Expected<std::string> Api::events(const std::string& run_id, const Url& url) {

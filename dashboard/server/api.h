@@ -1,4 +1,4 @@
-// The routes: what each address answers. docs/dashboard.md lists them.
+// The routes: what each address answers. docs/operate/dashboard.md lists them.
 //
 // Not thread-safe: everything runs on the HTTP worker thread.
 #pragma once

@@ -18,8 +18,8 @@ struct GenerationSetup {
   int master_port{0};
 };
 
-// `inherited` ("NAME=value") with the launcher's variables put over it. docs/launcher.md lists
-// them.
+// `inherited` ("NAME=value") with the launcher's variables put over it. docs/operate/launcher.md
+// lists them.
 [[nodiscard]] std::vector<std::string> rank_environment(
     const LauncherOptions& options,
     const GenerationSetup& setup,

@@ -15,7 +15,7 @@
 
 namespace muster::agent {
 
-// One line of docs/metrics.md.
+// One line of docs/reference/metrics.md.
 struct MetricFamily {
   const char* name;
   const char* unit;
@@ -23,7 +23,7 @@ struct MetricFamily {
   MetricScope scope;
 };
 
-// Every family an agent can publish, in the order of docs/metrics.md.
+// Every family an agent can publish, in the order of docs/reference/metrics.md.
 [[nodiscard]] std::span<const MetricFamily> metric_families();
 
 // A norm and statistics group of the optimizer, and what the rules of its parameters keep.

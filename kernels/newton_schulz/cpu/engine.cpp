@@ -2,7 +2,7 @@
 //
 // Factors are kept as M + sI with trace(M) = 0, and only M is an operand: the terms with s are
 // added in fp32 from matrices that no product has rounded. In bf16 this keeps rounding noise out of
-// the directions where X is 0; it enters in second order only (docs/kernels.md).
+// the directions where X is 0; it enters in second order only (docs/concepts/kernels.md).
 #include "kernels/newton_schulz/cpu/engine.h"
 
 #include <muster/common/random.h>

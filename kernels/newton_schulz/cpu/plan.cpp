@@ -6,8 +6,8 @@ namespace muster::kernels {
 
 namespace {
 
-// Rates of the packed products on one core of the machine that docs/kernels.md describes. They
-// decide between forms, so their ratios count, and they are constants because every rank must
+// Rates of the packed products on one core of the machine that docs/concepts/kernels.md describes.
+// They decide between forms, so their ratios count, and they are constants because every rank must
 // decide alike.
 struct Rates {
   double flops_per_second;
@@ -36,7 +36,7 @@ const Rates& rates_of(bool rounds) {
 }
 
 // Steps after which the slope at 0 of the rest of the schedule is small enough for bf16. Rounding
-// leaves about 1e-5 in directions where X is 0 (second order, docs/kernels.md).
+// leaves about 1e-5 in directions where X is 0 (second order, docs/concepts/kernels.md).
 int exact_steps_of(std::span<const NewtonSchulzStep> coefficients) {
   constexpr double kSlope = 5e3;
   double slope = 1;

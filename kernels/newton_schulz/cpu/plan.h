@@ -15,8 +15,8 @@ struct NewtonSchulzPlan {
   std::vector<NewtonSchulzStep> coefficients;
   MatrixPrecision precision{MatrixPrecision::kFloat32};
   // In bf16 the Gram form rounds the small matrices in the last so many steps of a stretch only: an
-  // error of an earlier one is multiplied too often (docs/kernels.md has what that costs and
-  // saves).
+  // error of an earlier one is multiplied too often (docs/concepts/kernels.md has what that costs
+  // and saves).
   int rounded_steps{2};
   // And no product of the first so many steps in any form: what the remaining steps make of noise
   // in a direction where X is 0 would be as large as the result.

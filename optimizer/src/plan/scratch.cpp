@@ -7,7 +7,7 @@
 namespace muster::optimizer {
 namespace {
 
-// 2 copies of the matrix and 4 of its small side squared (docs/kernels.md).
+// 2 copies of the matrix and 4 of its small side squared (docs/concepts/kernels.md).
 double workspace_elements(const RoutedParameter& parameter) {
   double largest = 0;
   for (const MatrixBlock& block : parameter.blocks) {

@@ -57,7 +57,7 @@ struct GoldenBand {
 
 class SetBands : public ::testing::TestWithParam<GoldenBand> {};
 
-// Figures of docs/optimizers.md, to the digits given there.
+// Figures of docs/concepts/optimizers.md, to the digits given there.
 TEST_P(SetBands, AreAsDocumented) {
   const GoldenBand& golden = GetParam();
   const Schedule schedule = schedule_of(golden.set, golden.steps, golden.safety);

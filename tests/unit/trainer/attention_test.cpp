@@ -234,7 +234,7 @@ double reach_of_random_choice() {
   return reached / 25;
 }
 
-// docs/moba_experiments.md has the same over a whole run.
+// docs/evidence/moba_experiments.md has the same over a whole run.
 TEST(MoeLmAttention, LossOnOneTokenInAHundredReachesWhatRandomChoiceWould) {
   TrainOptions options = scheduled("moba:16,3");
   options.model.sequence = 400;

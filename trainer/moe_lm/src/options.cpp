@@ -86,7 +86,7 @@ Status validate_attention(const TrainOptions& options) {
   return {};
 }
 
-// What the experts' exchange can carry and map: docs/ep.md.
+// What the experts' exchange can carry and map: docs/concepts/experts.md.
 Status validate_exchange(const TrainOptions& options) {
   const ModelShape& model = options.model;
   if (options.experts.exchange != ExpertExchange::kMuster) {

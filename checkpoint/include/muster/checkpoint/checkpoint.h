@@ -3,7 +3,7 @@
 // <root>/<run>/step-<S>.gen-<G>.tmp/  rank-<r>.safetensors + rank-<r>.json   (prepare)
 // <root>/<run>/step-<S>.gen-<G>/      ... + MANIFEST.json                     (commit)
 // <root>/<run>/LATEST                 a hint; the truth is a scan for valid manifests
-// docs/checkpoints.md has the format and the crash analysis; pieces.h reads them back.
+// docs/concepts/checkpoints.md has the format and the crash analysis; pieces.h reads them back.
 #pragma once
 
 #include <muster/common/expected.h>

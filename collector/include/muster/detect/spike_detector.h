@@ -29,7 +29,7 @@ struct SpikeOptions {
   ScaleFloor floor;
 };
 
-// The operating points of docs/detectors.md: loss z > 6, log of the gradient norm z > 5.
+// The operating points of docs/concepts/detectors.md: loss z > 6, log of the gradient norm z > 5.
 [[nodiscard]] SpikeOptions loss_spike_options();
 [[nodiscard]] SpikeOptions gradient_norm_spike_options();
 

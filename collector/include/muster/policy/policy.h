@@ -2,8 +2,8 @@
 //
 // A rule matches findings by name and plans actions; a cooldown in steps and a budget per run keep
 // a noisy detector from flooding the job. Deciding is pure: no clock, no I/O, state goes in and out
-// as a value. Nothing here is thread-safe; the owner serialises calls. docs/detectors.md shows the
-// format.
+// as a value. Nothing here is thread-safe; the owner serialises calls. docs/concepts/detectors.md
+// shows the format.
 #pragma once
 
 #include <muster/common/expected.h>

@@ -16,8 +16,9 @@ enum class MetricKind : std::uint8_t { kInstant = 1, kDelta = 2, kRatio = 3, kRa
 // kJob: one value for the whole job, sent by rank 0. kRank: every rank sends its own.
 enum class MetricScope : std::uint8_t { kJob = 1, kRank = 2 };
 
-// One column of a schema. (name, layer, index, group) is unique in a schema; docs/metrics.md lists
-// the names. `layer` and `index` (head, expert) are -1 where they do not apply.
+// One column of a schema. (name, layer, index, group) is unique in a schema;
+// docs/reference/metrics.md lists the names. `layer` and `index` (head, expert) are -1 where they
+// do not apply.
 struct MetricDescriptor {
   std::uint32_t id{0};  // Position of its value in SampleFrame::values.
   std::string name;

@@ -32,7 +32,7 @@ export interface LineChartOptions {
   curves: () => Curve[];
   format?: (value: number) => string;
   quiet?: boolean; // NaN means that there is nothing to report
-  lateByOne?: () => boolean; // statistics of the update before (docs/metrics.md)
+  lateByOne?: () => boolean; // statistics of the update before (docs/reference/metrics.md)
   describe?: () => { text: string; unit: string }; // of what is chosen now
   tools?: () => HTMLElement[];
 }

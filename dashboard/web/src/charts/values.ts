@@ -28,7 +28,8 @@ export function valuesAt(context: PanelContext, seriesId: number, at: number, re
 }
 
 // Steps whose NaN says "nothing to report": statistics of an update ride in the row of the step after
-// it, so the first row of a launch and the row after a skipped step have none (docs/metrics.md).
+// it, so the first row of a launch and the row after a skipped step have none
+// (docs/reference/metrics.md).
 export function unreportedSteps({ model }: PanelContext, generation: number): number[] {
   const first = model.generations.filter((one) => one.generation === generation).map((one) => one.step_first);
   const skipped = model.events.filter((event) => event.kind === "step_skipped" && event.generation === generation);

@@ -1,4 +1,4 @@
-// The API's answers (docs/dashboard.md).
+// The API's answers (docs/operate/dashboard.md).
 
 // JSON has no NaN: the server writes those as names.
 export type JsonNumber = number | "NaN" | "Infinity" | "-Infinity";

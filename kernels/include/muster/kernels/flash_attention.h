@@ -69,7 +69,7 @@ struct AttentionStatistics {
 // out like q (type of the problem); lse [heads, total_q] fp32 (fp64 for kFloat64), natural log,
 // -inf and out 0 for rows that see nothing. A NaN in q or k or v reaches every output that sees it
 // and no other; a key whose logit is -inf is seen, with a weight of 0. `statistics` spans may be
-// empty. Method and measurements: docs/attention.md.
+// empty. Method and measurements: docs/concepts/attention.md.
 [[nodiscard]] Status flash_attention_forward(
     const AttentionProblem& problem,
     AttentionInput q,

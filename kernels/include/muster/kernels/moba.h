@@ -1,7 +1,8 @@
 // Mixture of block attention (MoBA, arXiv 2502.13189): each query attends to the block it lies in
 // and to the past blocks whose mean keys score highest; exact softmax over the union.
 //
-// Rules (where public implementations differ, the choice and its reason are in docs/moba.md):
+// Rules (where public implementations differ, the choice and its reason are in
+// docs/concepts/moba.md):
 //   blocks    of `block` keys from each sequence's first token; the last one may be short
 //   gate      q . mean of the block's keys as attention sees them (after RoPE), unscaled, fp32
 //   choice    per (query, query head): the current block and the best top_k - 1 blocks that lie
@@ -185,7 +186,7 @@ struct MobaPartStatistics {
 [[nodiscard]] float moba_norm_bound(
     const AttentionProblem& problem, double q_square, double k_square);
 
-// What a loss mask leaves of a layer's gradients (docs/moba.md, "Reach").
+// What a loss mask leaves of a layer's gradients (docs/concepts/moba.md, "Reach").
 struct GradientReach {
   double query_share{0};  // tokens with a non-zero output gradient
   double block_share{0};  // (kv head, block) pairs that such a token attends to
@@ -194,7 +195,7 @@ struct GradientReach {
 [[nodiscard]] GradientReach moba_gradient_reach(
     const AttentionProblem& problem, const MobaSelection& selection, AttentionInput dout);
 
-// Multiply-adds * 2 that a call of these options cannot do without (docs/moba.md).
+// Multiply-adds * 2 that a call of these options cannot do without (docs/concepts/moba.md).
 [[nodiscard]] double moba_flops(
     const AttentionProblem& problem, const MobaOptions& options, bool backward);
 

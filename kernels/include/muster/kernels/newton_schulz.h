@@ -1,6 +1,6 @@
 // Orthogonalisation by Newton-Schulz: X <- aX + bAX + cA^2X with A = XX^T, from X = U / |U|_F.
 //
-// Three forms of the same polynomial (docs/kernels.md has the flop counts):
+// Three forms of the same polynomial (docs/concepts/kernels.md has the flop counts):
 //   standard   general products
 //   symmetric  XX^T and A^2 by their lower triangles
 //   gram       iterates on the small side only: R = XX^T, Q = I; per step Z = bR + cR^2,
@@ -29,7 +29,7 @@ enum class NewtonSchulzForm : std::uint8_t { kAuto, kStandard, kSymmetric, kGram
 
 // kBFloat16: operands of the products are rounded to bf16, sums and what is kept between products
 // are fp32. Where bf16 would not give the right direction (the first steps of long schedules, early
-// steps of the Gram form's small matrices) operands stay fp32; docs/kernels.md says where.
+// steps of the Gram form's small matrices) operands stay fp32; docs/concepts/kernels.md says where.
 enum class MatrixPrecision : std::uint8_t { kFloat32, kBFloat16 };
 
 struct NewtonSchulzOptions {
@@ -63,7 +63,7 @@ struct NewtonSchulzReport {
   double orthogonality_error{0};
   bool nonfinite{false};  // input or output held NaN or infinity
   // The chosen form ran away on this matrix (rank-deficient momentum in low precision, see
-  // docs/kernels.md); it was worked out again in the symmetric form in fp32.
+  // docs/concepts/kernels.md); it was worked out again in the symmetric form in fp32.
   bool recomputed{false};
 };
 

@@ -2,9 +2,9 @@
 // and states in their storage type, computes in fp32 registers, writes them back, writes the
 // low-precision copy of the parameter and sums up the statistics of what passes through anyway.
 //
-// Formulas and their sources: docs/optimizers.md. The result for an element depends only on its own
-// values, its global index and the step: shards can be cut anywhere (int8: at multiples of
-// kQuantBlock).
+// Formulas and their sources: docs/concepts/optimizers.md. The result for an element depends only
+// on its own values, its global index and the step: shards can be cut anywhere (int8: at multiples
+// of kQuantBlock).
 //
 // With statistics off the sums are zero and cost nothing.
 #pragma once

@@ -21,8 +21,9 @@
 
 namespace muster::optimizer {
 
-// Which rank stores and updates which part of a parameter (ZeRO-1), docs/optimizers.md. Elementwise
-// rules are cut evenly in all of them but kReplicated; the layout is about Muon's matrices.
+// Which rank stores and updates which part of a parameter (ZeRO-1), docs/concepts/optimizers.md.
+// Elementwise rules are cut evenly in all of them but kReplicated; the layout is about Muon's
+// matrices.
 enum class Layout : std::uint8_t {
   // Matrices stay whole, dealt out by bin packing on Newton-Schulz cost. No communication inside
   // the update. The default; best while there are at least as many matrices as ranks.

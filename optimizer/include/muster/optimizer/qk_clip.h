@@ -1,7 +1,7 @@
 // QK-clip (MuonClip, arXiv 2507.20534): heads whose max attention logit exceeded tau get their
 // query and key rows scaled so that the logit would have been tau, after the applied update of the
 // same step. Optimizer states are left alone. Formulas for each kind of attention:
-// docs/optimizers.md.
+// docs/concepts/optimizers.md.
 #pragma once
 
 #include <muster/optimizer/optimizer.h>

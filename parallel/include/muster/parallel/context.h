@@ -8,7 +8,7 @@
 // All functions with a ContextCall are collective: every rank calls them with an equal plan and
 // problem, also a rank without rows. Errors: kInvalidArgument naming the argument, found before
 // anything moves; those of comm (a dead peer is named, a passed deadline) otherwise, after which
-// outputs are unspecified. Method and bytes: docs/context_parallel.md.
+// outputs are unspecified. Method and bytes: docs/concepts/context_parallel.md.
 // Thread-safety: as the communicator's.
 #pragma once
 

@@ -1,7 +1,8 @@
 // The planner's scratch and its parts, in the order in which a plan goes through them. All of it is
 // allocated by the constructor; the parts only write into it.
 //
-// Letters as in docs/ep.md: A quotas between ranks, B experts of a quota, C tables, D destinations.
+// Letters as in docs/concepts/experts.md: A quotas between ranks, B experts of a quota, C tables, D
+// destinations.
 #pragma once
 
 #include <muster/parallel/experts/plan.h>

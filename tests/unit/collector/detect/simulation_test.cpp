@@ -1,5 +1,5 @@
 // Operating points: how often clean streams alarm, how soon known divergences do. The shapes are
-// those of published loss and gradient norm traces; docs/detectors.md has the budget.
+// those of published loss and gradient norm traces; docs/concepts/detectors.md has the budget.
 #include "tests/unit/collector/detect/observations.h"
 
 #include <muster/detect/job_detector.h>

@@ -5,7 +5,7 @@
 //                                    const Options&);
 // Muon, which needs whole matrices, has two halves around the orthogonalisation. No rule
 // communicates, allocates or looks at ranks; whether a step is taken at all is decided before
-// (docs/optimizers.md, "The guard").
+// (docs/concepts/optimizers.md, "The guard").
 #pragma once
 
 #include <muster/common/expected.h>

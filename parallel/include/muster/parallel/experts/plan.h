@@ -4,7 +4,7 @@
 //
 // Planning is replicated: every rank sees the same counts [ranks, experts], runs the same integer
 // code and gets the same tables; hash() is compared across ranks. Formulas, proof and tie-breaks:
-// docs/ep.md.
+// docs/concepts/experts.md.
 //
 // Notation: R ranks, E experts, m = E / R experts at home per rank (expert e lives on rank e / m),
 // S tokens of a rank (ranks may differ), K choices per token, B slots per rank.

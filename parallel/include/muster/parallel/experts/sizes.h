@@ -1,5 +1,5 @@
 // What expert parallelism takes before anything runs: bytes of buffers and wires of one rank, and
-// when balancing pays. Formulas: docs/ep.md, "Sizes".
+// when balancing pays. Formulas: docs/concepts/experts.md, "Sizes".
 //
 // Bytes and rows are those of one layer and one micro-batch of tokens_max tokens per rank. Nothing
 // here allocates buffers; figures that may be fractions are double.
@@ -67,7 +67,7 @@ struct EpRates {
   double link_bytes{0};  // per second, rank and direction
   double plan_seconds{10e-6};
   double overlap_seconds{0};  // of the copies behind other work
-  int copies_out{3};          // of the busiest home: 3 to 5 at 8 ranks, docs/ep.md
+  int copies_out{3};          // of the busiest home: 3 to 5 at 8 ranks, docs/concepts/experts.md
 };
 
 // One pass with exactly even ranks against one without. Ordinary expert parallelism takes

@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::int64_t kGate = 4;  // bytes of a weight or value
 
-// Rows and bytes of the movement, by docs/ep.md: for a token, once per rank that computes it.
+// Rows and bytes of the movement, by docs/concepts/experts.md: for a token, once per rank that
+// computes it.
 struct Traffic {
   std::int64_t firsts_out{0};  // rows to other ranks
   std::int64_t firsts_in{0};

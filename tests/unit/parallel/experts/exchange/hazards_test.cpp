@@ -1,5 +1,5 @@
 // What goes wrong in systems of this kind when an order or an assumption is left out;
-// docs/ep_bugs.md.
+// docs/evidence/expert_bugs.md.
 #include "tests/unit/parallel/experts/exchange/expert_case.h"
 
 #include <gtest/gtest.h>

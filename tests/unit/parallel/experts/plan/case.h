@@ -1,5 +1,5 @@
-// Routings for the planner's tests, and the plan as docs/ep.md words it: slow, with every table
-// written out, sharing no code with the planner.
+// Routings for the planner's tests, and the plan as docs/concepts/experts.md words it: slow, with
+// every table written out, sharing no code with the planner.
 #pragma once
 
 #include <muster/parallel/experts/plan.h>
@@ -56,7 +56,7 @@ using Choices = std::vector<std::vector<std::int32_t>>;
 // [R, E].
 [[nodiscard]] std::vector<std::int32_t> count(const EpShape& shape, const Choices& choices);
 
-// The exact plan of docs/ep.md for equal capacities.
+// The exact plan of docs/concepts/experts.md for equal capacities.
 struct ReferencePlan {
   int steps{0};
   std::vector<std::vector<std::int64_t>> rows;    // [R][E] computed by the rank

@@ -1,4 +1,5 @@
-// The exact plan against the definition of docs/ep.md, on every small instance and on golden ones.
+// The exact plan against the definition of docs/concepts/experts.md, on every small instance and on
+// golden ones.
 #include "tests/unit/parallel/experts/plan/case.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Random instances: the invariants of the proof in docs/ep.md on every one.
+// Random instances: the invariants of the proof in docs/concepts/experts.md on every one.
 #include "tests/unit/parallel/experts/plan/case.h"
 
 #include <gtest/gtest.h>

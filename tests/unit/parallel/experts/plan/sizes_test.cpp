@@ -1,4 +1,4 @@
-// The calculator against the worked numbers of docs/ep.md.
+// The calculator against the worked numbers of docs/concepts/experts.md.
 #include <muster/parallel/experts/sizes.h>
 
 #include <gmock/gmock.h>
