@@ -168,7 +168,7 @@ std::string footer() {
       "layout,\n"
       "from shapes alone: nothing is allocated and nothing runs.\n\n"
       "Layouts: whole (default), flat_owner, flat_redundant, row_shards, replicated; all compares\n"
-      "them in one table. docs/concepts/optimizers.md explains layouts, figures and the model "
+      "them in one table. docs/concepts/zero1_layouts.md explains layouts, figures and the model "
       "file.\n\n"
       "Presets:\n";
   for (const Preset& preset : presets()) {

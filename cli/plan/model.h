@@ -33,7 +33,7 @@ struct Preset {
 // kInvalidArgument for a name that is none, with those that are.
 [[nodiscard]] Expected<Preset> find_preset(const std::string& name);
 
-// YAML or JSON; docs/concepts/optimizers.md, "Plan", has the keys. kInvalidArgument with `name`,
+// YAML or JSON; docs/concepts/zero1_layouts.md, "Plan", has the keys. kInvalidArgument with `name`,
 // line, key and what would be right; kNotFound and others from the file itself.
 [[nodiscard]] Expected<PlannedModel> parse_model(const std::string& text, const std::string& name);
 [[nodiscard]] Expected<PlannedModel> read_model(const std::filesystem::path& path);

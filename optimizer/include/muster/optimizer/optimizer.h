@@ -10,7 +10,7 @@
 //   gather_parameters()  all-gather
 //   zero_gradients()
 //
-// Layouts, regions and buckets: options.h and docs/concepts/optimizers.md. The plan is a pure
+// Layouts, regions and buckets: options.h and docs/concepts/zero1_layouts.md. The plan is a pure
 // function of the specs (plan.h), so all ranks compute the same; its hash is compared at creation.
 //
 // Thread-safety: none; the training thread owns it. With options.overlap a thread of its own runs

@@ -21,7 +21,7 @@
 
 namespace muster::optimizer {
 
-// Which rank stores and updates which part of a parameter (ZeRO-1), docs/concepts/optimizers.md.
+// Which rank stores and updates which part of a parameter (ZeRO-1), docs/concepts/zero1_layouts.md.
 // Elementwise rules are cut evenly in all of them but kReplicated; the layout is about Muon's
 // matrices.
 enum class Layout : std::uint8_t {
