@@ -4,18 +4,19 @@
 #   make test     the whole test suite, sanitizers and browser included
 #   make bench    one "claim <name> <value>" line per performance claim
 #   make build    release build in build/release
+#   make docs     API pages of the public headers in build/docs/api
 #   make format   clang-format the tree          make lint   clang-tidy, treated as errors
 #   make coverage line coverage by module, from the unit tests
 #   make clean    remove build/
 #
 # Options: make demo ARGS="--keep --data FILE"    make test TESTS=<ctest regex>
-.PHONY: help build demo test sanitize bench coverage format lint clean
+.PHONY: help build demo test sanitize bench coverage docs format lint clean
 
 RELEASE := build/release
 JOBS ?= $(shell nproc)
 
 help:
-	@sed -n '2,13s/^# \{0,1\}//p' Makefile
+	@sed -n '2,14s/^# \{0,1\}//p' Makefile
 
 build:
 	@scripts/setup.sh build
@@ -40,6 +41,10 @@ bench:
 	@scripts/setup.sh bench
 	@scripts/build.sh release benchmarks
 	@scripts/bench.sh $(RELEASE)
+
+docs:
+	@scripts/setup.sh docs
+	@scripts/docs.sh
 
 format:
 	@scripts/setup.sh lint

@@ -28,7 +28,6 @@ Every flag of every command, generated from `--help` by `scripts/reference.py`; 
 """
 SECTION = re.compile(r"^(?P<name>[A-Z][\w ,()-]*):$")
 ENTRY = re.compile(r"^  (?P<left>\S.*?)(?:\s{2,}(?P<text>\S.*))?$")
-# Names of variables that CMake defines for the compiler; nobody can set them when a program runs.
 READ_IN_CODE = re.compile(
     r'(?:getenv|variable|integer|number_of|text_of|text_or|is_set|from_environment|envname)'
     r'\(\s*"([A-Z_]+)"')
@@ -84,15 +83,16 @@ def parse_help(text: str) -> tuple[str, list[tuple[str, list[list[str]]]], list[
     subcommands: list[str] = []
     lines = body.splitlines()[1:]
     inside = ""
-    for number, line in enumerate(lines):
+    for line in lines:
+        line = re.sub(r"\s+\(Env:", " (Env:", line)
         head = SECTION.match(line)
+        if (line and not line.startswith(" ") and not head) or line == "Examples:":
+            break  # The footer.
         if head:
             inside = head.group("name")
             if inside != "Subcommands":
                 sections.append((inside, []))
             continue
-        if line and not line.startswith(" "):
-            break  # The footer.
         entry = ENTRY.match(line) if inside else None
         if entry is None:
             if inside and line.strip() and sections and sections[-1][1]:

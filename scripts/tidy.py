@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The style rules that are tests: include directions, lengths, orphan tests, banned words, and
-tests that docs/ names but nobody has.
+"""The style rules that are tests: include directions, lengths, orphan tests, banned words, wrapped
+pages, and tests that docs/ names but that do not exist.
 
 Usage: scripts/tidy.py [ROOT]. Prints one line per violation; exit code 1 when there is one.
 """
@@ -13,6 +13,7 @@ import sys
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 README_LINES_MAX = 40
+PAGE_COLUMNS_MAX = 100
 
 # Who may include whom (docs/concepts/architecture.md). The key is a folder; the most specific one wins. The
 # names are modules: the folder of <muster/NAME/...>, or the first folder of a quoted path.
@@ -163,10 +164,28 @@ def check_named_tests(root: pathlib.Path, names: list[str]) -> list[str]:
     return found
 
 
+def check_columns(root: pathlib.Path, names: list[str]) -> list[str]:
+    """Pages are wrapped, except tables, code, headings and words that cannot be broken."""
+    found = []
+    for name in names:
+        if not (name == "README.md" or (name.startswith("docs/") and name.endswith(".md"))):
+            continue
+        fenced, previous = False, ""
+        for number, line in enumerate((root / name).read_text(encoding="utf-8").splitlines(), 1):
+            fenced ^= line.lstrip().startswith("```")
+            code = fenced or (line.startswith("    ") and (not previous or previous[:4] == "    "))
+            exempt = code or line.lstrip().startswith(("|", "#", "![")) or " " not in line.strip()
+            if len(line) > PAGE_COLUMNS_MAX and not exempt:
+                found.append(f"{name}:{number}: {len(line)} columns (limit {PAGE_COLUMNS_MAX})")
+            previous = line
+    return found
+
+
 def main() -> int:
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
     names = tracked(root)
     violations = check_orphan_tests(root, names) + check_named_tests(root, names)
+    violations += check_columns(root, names)
     for name in names:
         is_code = name.endswith((".h", ".cpp", ".proto", ".ts", ".py", ".sh", ".mjs", ".css"))
         if not is_code or "node_modules/" in name:

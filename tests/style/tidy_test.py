@@ -22,6 +22,9 @@ CASES = {
     "an orphan test": ({"tests/unit/x/b_test.cpp": "int x;\n"}, "no CMakeLists.txt builds"),
     "a header without a guard": ({"common/src/b.h": "int x;\n"}, "no #pragma once"),
     "a README too long": ({"common/README.md": "x\n" * 41}, "41 lines"),
+    "a page too wide": ({"docs/a/b.md": "word " * 21 + "\n"}, "105 columns"),
+    "a wide table and wide code": (
+        {"docs/b.md": "| " + "word " * 30 + "|\n```\n" + "word " * 30 + "\n```\n\n    " + "word " * 30}, None),
     "a reminder comment": ({"common/src/b.cpp": "// TO" "DO later\n"}, "is an issue"),
 }
 
