@@ -14,6 +14,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLAGS = ROOT / "docs/reference/flags.md"
@@ -109,6 +110,7 @@ def describe(command: list[str], bin_dir: pathlib.Path) -> str:
     about, sections, subcommands = parse_help(run_help(command, bin_dir))
     rows = [
         row for _, entries in sections for row in entries if "--help" not in row[0]]
+    about = textwrap.fill(about, 100, break_long_words=False, break_on_hyphens=False)
     text = f"## {' '.join(command)}\n\n{about}\n"
     if rows:
         text += "\n| flag | value | default | meaning |\n| --- | --- | --- | --- |\n"
