@@ -89,7 +89,7 @@ std::string own_name(int rank) {
          host.data() + ")";
 }
 
-// Of the messages that tell the ends of connections; calls count from 1 and have other slots.
+// The slot in which peers exchange the ends of their connections. Slots of calls start at call 1.
 constexpr std::uint64_t kEndsSlot = std::uint64_t{0x40} << 56;
 
 // All addresses of one transport have the same length; a rank has none for itself.
@@ -134,7 +134,7 @@ class MeshBuilder {
     publish();
     MUSTER_RETURN_IF_ERROR(meet());
     connect();
-    tell_ends();
+    exchange_ends();
     GlooMesh mesh;
     mesh.context =
         std::make_shared<MeshContext>(options_.rank, options_.size, std::move(device_), transport_);
@@ -207,8 +207,8 @@ class MeshBuilder {
     }
   }
 
-  // A connected pair names its own end of the connection; of the other end only the peer knows.
-  void tell_ends() {
+  // A connected pair names only its local end of the connection, so peers exchange them.
+  void exchange_ends() {
     std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> buffers;
     ends_.resize(addresses_.size());
     for (int r = 0; r < options_.size; ++r) {
@@ -254,7 +254,7 @@ class MeshBuilder {
   std::vector<Address> addresses_;  // Where this rank listens for each peer.
   std::vector<char> own_record_;
   std::vector<std::vector<char>> records_;         // What each rank has left in the store.
-  std::vector<std::pair<Address, Address>> ends_;  // Of the connection to each rank: own, peer's.
+  std::vector<std::pair<Address, Address>> ends_;  // Ends of each connection: own, peer's.
 };
 
 // Gloo's exceptions as a status.

@@ -1,4 +1,4 @@
-// Which socket an abort shuts down: that of one connection, never one that others share.
+// An abort shuts down the socket of one connection, never one that several connections share.
 #include "comm/src/gloo/sockets.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ class GlooSockets : public ::testing::Test {
   FileDescriptor listener_{tcp_socket()};
 };
 
-// Whether bytes sent into the other end come out of `socket`.
+// True if a byte sent from `other_end` arrives at `socket`.
 bool receives_from(const FileDescriptor& socket, const FileDescriptor& other_end) {
   char byte = 'x';
   return ::send(other_end.get(), &byte, 1, MSG_NOSIGNAL) == 1 &&
