@@ -25,8 +25,8 @@ total=${#files[@]}
   exit 0
 }
 
-# clang-tidy comes from PyPI without any header of its own, and is older than the compiler may be: it
-# reads the C++ library of g++ 12 and the built-in headers of the clang that is installed.
+# clang-tidy from PyPI has no built-in headers and cannot parse the C++ library of g++ 13 or newer, so
+# it gets the headers of the installed clang and the library of g++ 12.
 library=12
 resources=$(clang -print-resource-dir) || {
   echo "lint: clang is missing; run scripts/setup.sh lint" >&2

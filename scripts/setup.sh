@@ -7,7 +7,7 @@
 #   scripts/setup.sh bench     build and a library to measure against             (make bench)
 #   scripts/setup.sh docs      build and Doxygen                                  (make docs)
 #
-# Asks what is missing and what apt offers, never which release this is. Every stage prints one
+# Decides by what is missing and what apt offers, never by the name of the release. Every stage prints one
 # line, and what is already there costs well under a second. Builds look at the time of
 # build/setup.log, written only when something was installed, and configure again.
 set -euo pipefail
@@ -20,7 +20,7 @@ required=(
   libprotobuf-dev protobuf-compiler libspdlog-dev libfmt-dev
   libsqlite3-dev libopenblas-dev libgloo-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev
   libxxhash-dev libzstd-dev libgtest-dev libgmock-dev)
-# The build does without these. A program of the same name is as good as the package.
+# The build works without these. A program of the same name is as good as the package.
 optional=()
 lint_headers=libstdc++-12-dev  # The newest C++ library that clang-tidy 14 can read.
 python_tools=()
@@ -74,8 +74,8 @@ installed_of() {  # prints those of the packages that are installed
   dpkg-query -W -f='${db:Status-Status} ${Package}\n' "$@" 2>/dev/null | sed -n 's/^installed //p'
 }
 
-# Of the "VERSION PACKAGE" lines on stdin, the Boost to use: the release's default when it is new
-# enough, else the newest. Only headers are needed, and two versions of them conflict.
+# Reads "VERSION PACKAGE" lines and prints the Boost to use: the release's default if it is new
+# enough, else the newest. Only the headers are needed, and two versions of them conflict.
 choose_boost() {
   local version package chosen=
   while read -r version package; do
@@ -123,7 +123,7 @@ install_packages() {
     fi
   fi
   announce "installing $((${#missing[@]} + ${#extra[@]})) Debian packages, a few minutes (log: $log)"
-  # A source that does not answer is no reason to stop: what counts is whether the packages come.
+  # An unreachable source is not fatal: the packages may come from the others.
   "${sudo[@]}" apt-get update -qq </dev/null >>"$log" 2>&1 || true
   if [ -z "$boost" ]; then
     boost=$(offered_boost)
@@ -153,7 +153,7 @@ fi
 
 # --- Python and npm packages ---
 
-# A stamp in the folder that is filled says what it was filled with.
+# Each filled folder has a stamp that records its contents.
 is_filled() {  # $1 = folder, $2 = contents
   [ "$(cat "$1/.muster-stamp" 2>/dev/null)" = "$2" ]
 }

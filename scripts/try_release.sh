@@ -8,7 +8,7 @@
 #   --keep        leave the root in place, and use the one that an earlier --keep has left
 #   --ccache DIR  let the compilers in the root use this ccache folder of the host
 #
-# Needs root, debootstrap and util-linux. Roots lie in $MUSTER_ROOTS (/var/tmp/muster-roots). The
+# Needs root, debootstrap and util-linux. Roots are made in $MUSTER_ROOTS (/var/tmp/muster-roots). The
 # mirror, proxies, package registries and certificates are the host's. All mounts are in a
 # namespace that ends with the script, and so do the processes.
 set -euo pipefail
@@ -50,7 +50,7 @@ for program in debootstrap unshare git; do
   command -v $program >/dev/null || stop "$program is missing; apt-get install debootstrap util-linux git"
 done
 
-# One "URI SUITE LABEL" line for each Debian source of the host, told by apt itself.
+# Prints "URI SUITE LABEL" for each Debian source of the host, as apt reports them.
 debian_sources() {
   apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(LABEL) $(ORIGIN) $(COMPONENT)' 'Created-By: Packages' |
     awk '$4 == "Debian" && $5 == "main" { print $1, $2, $3 }' | sort -u
