@@ -53,7 +53,7 @@ def cell(text: str) -> str:
 
 
 def value_of(text: str) -> str:
-    """`TEXT:{a,b}` is one of a, b; `TEXT:FILE` a file; `INT` a number as it stands."""
+    """`TEXT:{a,b}` is one of a, b; `TEXT:FILE` is a file; `INT` is left unchanged."""
     choices = re.search(r"\{([^}]*)\}", text)
     if choices:
         return ", ".join(f"`{choice}`" for choice in choices.group(1).split(","))
@@ -105,7 +105,7 @@ def parse_help(text: str) -> tuple[str, list[tuple[str, list[list[str]]]], list[
             continue
         if not inside or not line.strip():
             continue
-        if not re.match(r"  \S", line):  # A description on a line of its own.
+        if not re.match(r"  \S", line):  # A description on a separate line.
             sections[-1][1][-1][3] = f"{sections[-1][1][-1][3]} {line.strip()}".strip()
             continue
         left, description = split_entry(line)
@@ -161,7 +161,7 @@ def check_messages() -> list[str]:
     for number, line in enumerate(MESSAGES.read_text(encoding="utf-8").splitlines(), 1):
         if not line.startswith("| `"):
             continue
-        # A span may hold back quotes of its own, so it ends where the next span or cell begins.
+        # A span may contain back quotes, so it ends where the next span or cell begins.
         for span in re.split(r"`, `", line.split(" | ")[0].removeprefix("| ").strip("`")):
             for part in span.split("…"):
                 part = part.strip()
