@@ -34,11 +34,12 @@ train() {  # $1 = folder of programs, $2 = name of the run, the rest are flags
   local programs=$1 name=$2
   shift 2
   (cd "$scratch" && timeout 300 "$programs/muster" run --nproc-per-node 2 --run-id "$name" \
-    --checkpoint-dir "$scratch/ckpt-$name" -- "$programs/moe_lm" "${data[@]}" "${common[@]}" \
+    --checkpoint-root "$scratch/ckpt-$name" -- "$programs/moe_lm" "${data[@]}" "${common[@]}" \
     --dump-params "$scratch/$name" "$@") >"$scratch/$name.log" 2>&1
 }
 
 failed=0
+compared=0
 number=0
 for form in "${forms[@]}"; do
   number=$((number + 1))
@@ -53,6 +54,7 @@ for form in "${forms[@]}"; do
     failed=1
     continue
   fi
+  compared=$((compared + 1))
   verdict=same
   for rank in 0 1; do
     cmp -s "$scratch/old$number.rank-$rank" "$scratch/new$number.rank-$rank" || verdict=DIFFERENT
@@ -62,4 +64,8 @@ for form in "${forms[@]}"; do
   rm -f "$scratch/old$number".* "$scratch/new$number".*
   rm -rf "$scratch/ckpt-old$number" "$scratch/ckpt-new$number"
 done
+if [ "$compared" -eq 0 ]; then
+  echo "same_bits: no form could be trained with the programs in $old" >&2
+  exit 1
+fi
 exit "$failed"
