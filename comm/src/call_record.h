@@ -59,7 +59,6 @@ struct CallName {
 [[nodiscard]] std::string_view to_string(CallKind kind);
 // "all_reduce #123".
 [[nodiscard]] std::string to_string(const CallName& call);
-[[nodiscard]] std::string_view to_string(DType dtype);
 
 // "all_reduce(sum) of 12 float32".
 [[nodiscard]] std::string describe(const CallRecord& call, int size);

@@ -100,6 +100,9 @@ Status GroupCommunicator::all_reduce_bytes(
   call.op = op;
   call.count = count;
   const std::size_t bytes = count * size_bytes(dtype);
+  if (!is_reducible(dtype)) {
+    return refuse(concat("all_reduce: cannot reduce ", dtype));
+  }
   if (data == nullptr && count > 0) {
     return refuse("all_reduce: data is null");
   }
@@ -165,6 +168,9 @@ Status GroupCommunicator::reduce_scatter_bytes(
   if (counts.size() != size_) {
     return refuse("reduce_scatter: needs one count per rank");
   }
+  if (!is_reducible(dtype)) {
+    return refuse(concat("reduce_scatter: cannot reduce ", dtype));
+  }
   std::copy(counts.begin(), counts.end(), call.counts);
   const std::vector<Part> parts = parts_of(counts, dtype);
   const std::size_t bytes = parts.back().begin + parts.back().size;
@@ -226,7 +232,7 @@ Status GroupCommunicator::broadcast_bytes(
   call.count = count;
   call.root = root;
   if (root < 0 || root >= size()) {
-    return refuse("broadcast: there is no rank " + std::to_string(root));
+    return refuse(concat("broadcast: there is no rank ", root));
   }
   if (data == nullptr && count > 0) {
     return refuse("broadcast: data is null");

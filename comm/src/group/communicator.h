@@ -97,7 +97,7 @@ class GroupCommunicator final : public Communicator {
     bool admitted_;
   };
 
-  // group_communicator.cpp: the frame of every call.
+  // The frame of every call.
   CallRecord& begin(CallKind kind);
   void place(CallRecord& call, const void* data, std::size_t bytes) const;
   [[nodiscard]] Status enter(Deadline deadline);
@@ -114,7 +114,7 @@ class GroupCommunicator final : public Communicator {
   [[nodiscard]] std::vector<Part> parts_of(
       std::span<const std::uint64_t> counts, DType dtype) const;
 
-  // collectives.cpp: the work between the synchronizations.
+  // The work between the synchronizations (collectives.cpp).
   [[nodiscard]] Rounds plan(std::span<const Part> parts, std::size_t staged_window) const;
   [[nodiscard]] static Part cut(const Part& part, const Rounds& rounds, std::size_t round);
   [[nodiscard]] std::byte* staging(std::size_t r) const;
@@ -131,10 +131,10 @@ class GroupCommunicator final : public Communicator {
   [[nodiscard]] Status exchange_rounds(
       const std::byte* send, std::byte* receive, Deadline deadline);
 
-  // create_heap.cpp
+  // Aborts the session with `error`, as of heap/create.cpp.
   [[nodiscard]] Status refuse_heap(Status error);
 
-  // split.cpp
+  // Reserves a group of the session for `member_count` ranks.
   [[nodiscard]] std::size_t claim_group(std::size_t member_count);
 
   std::shared_ptr<Session> session_;

@@ -86,7 +86,7 @@ class Session {
 
   Parts parts_;
   PeerWatch watch_;
-  std::atomic<bool> told_{false};
+  std::atomic<bool> reported_{false};  // failure() has returned the first error.
 };
 
 }  // namespace muster::comm

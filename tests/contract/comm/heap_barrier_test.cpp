@@ -317,8 +317,8 @@ TEST_P(HeapBarrierOfThree, AWaitMatrixOfAnotherSizeIsRefusedOnAllRanks) {
   for (const std::string& report : reports) {
     EXPECT_TRUE(holds(
         report,
-        "invalid argument: barrier of 'dispatch': waited has 2 entries for 3 "
-        "ranks on rank 1"))
+        "invalid argument: barrier of 'dispatch': waited must have one entry for each of "
+        "3 ranks, got 2 on rank 1"))
         << report;
   }
 }

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <muster/common/clock.h>
+#include <muster/common/dtype.h>
 #include <muster/common/expected.h>
 #include <muster/common/ids.h>
 
@@ -27,38 +28,11 @@ namespace muster::comm {
 
 enum class ReduceOp : std::uint8_t { kSum, kMax };
 
-enum class DType : std::uint8_t { kFloat32, kFloat64, kInt32, kInt64, kUint8 };
-
-[[nodiscard]] std::size_t size_bytes(DType dtype);
-
-// Maps C++ element types to DType.
-template <typename T>
-struct DTypeOf;
-
-template <>
-struct DTypeOf<float> {
-  static constexpr DType kValue = DType::kFloat32;
-};
-
-template <>
-struct DTypeOf<double> {
-  static constexpr DType kValue = DType::kFloat64;
-};
-
-template <>
-struct DTypeOf<std::int32_t> {
-  static constexpr DType kValue = DType::kInt32;
-};
-
-template <>
-struct DTypeOf<std::int64_t> {
-  static constexpr DType kValue = DType::kInt64;
-};
-
-template <>
-struct DTypeOf<std::uint8_t> {
-  static constexpr DType kValue = DType::kUint8;
-};
+// The element types of common/dtype.h. Reductions take fp32, fp64, int32, int64 and uint8; all
+// other collectives take every type.
+using muster::DType;
+using muster::DTypeOf;
+using muster::size_bytes;
 
 class Communicator {
  public:
