@@ -50,7 +50,7 @@ std::byte* GlooCommunicator::scratch(std::size_t size) {
   return scratch_.get();
 }
 
-// Everybody sends each part to its owner, who reduces in rank order.
+// Each rank sends each part to its owner, which reduces in rank order.
 Status GlooCommunicator::reduce_parts(
     std::byte* data, std::span<const Part> parts, Deadline deadline) {
   const Part& mine = parts[self_];
@@ -76,7 +76,7 @@ Status GlooCommunicator::reduce_parts(
   return {};
 }
 
-// Everybody sends its part to everybody.
+// Each rank sends its part to all others.
 Status GlooCommunicator::gather_parts(
     std::byte* data, std::span<const Part> parts, Deadline deadline) {
   std::vector<Piece> outgoing;

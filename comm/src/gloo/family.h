@@ -1,5 +1,5 @@
-// What a Gloo communicator and all its sub-communicators share: the first error, and the sockets
-// that have to be shut down so that everybody learns of it.
+// State shared by a Gloo communicator and its sub-communicators: the first error, and the sockets
+// to shut down so that all ranks learn of it.
 //
 // A blocked Gloo operation ends in three ways only: data, a timeout, or the end of its socket. So
 // an abort shuts the sockets down, and the end of any socket means that a peer has died or aborted.
@@ -26,8 +26,8 @@ namespace muster::comm {
 
 class GlooFamily {
  public:
-  // A duplicate of the socket to one peer: shutting it down acts on Gloo's own, and its number
-  // cannot be reused by somebody else while we hold it.
+  // A duplicate of the socket to one peer: shutting it down acts on Gloo's socket too, and its
+  // number cannot be reused while the duplicate is open.
   struct Link {
     std::string peer;  // "rank 2 (pid 4711 on host a)".
     FileDescriptor socket;

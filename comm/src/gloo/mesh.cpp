@@ -87,7 +87,8 @@ class Watchdog {
   std::thread thread_;
 };
 
-// What a rank leaves in the store: who it is and where each peer can reach it.
+// The record that a rank leaves in the store: its name, and the address at which each peer can
+// reach it.
 constexpr std::size_t kNameBytes = 96;
 
 using Address = std::vector<char>;
@@ -182,7 +183,7 @@ class MeshBuilder {
     store_.set(key(options_.rank), own_record_);
   }
 
-  // Everybody has come before anybody connects, so a rank that is missing can be named.
+  // All ranks are present before any rank connects, so a missing rank can be named.
   Status meet() {
     for (int r = 0; r < options_.size; ++r) {
       try {
@@ -267,9 +268,9 @@ class MeshBuilder {
   gloo::rendezvous::FileStore files_;
   gloo::rendezvous::PrefixStore store_;
   std::shared_ptr<gloo::transport::Context> transport_;
-  std::vector<Address> addresses_;  // Where this rank listens for each peer.
+  std::vector<Address> addresses_;  // This rank listens here for each peer.
   std::vector<char> own_record_;
-  std::vector<std::vector<char>> records_;         // What each rank has left in the store.
+  std::vector<std::vector<char>> records_;         // The record of each rank in the store.
   std::vector<std::pair<Address, Address>> ends_;  // Ends of each connection: own, peer's.
 };
 

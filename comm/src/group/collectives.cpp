@@ -242,7 +242,7 @@ Status GroupCommunicator::broadcast_bytes(
   return gather_parts(static_cast<std::byte*>(data), parts, deadline);
 }
 
-// Everybody copies the part of rank r from rank r.
+// Each rank copies the part of rank r from rank r.
 Status GroupCommunicator::gather_parts(
     std::byte* data, std::span<const Part> parts, Deadline deadline) {
   const auto self = static_cast<std::size_t>(rank_);
@@ -311,7 +311,7 @@ Status GroupCommunicator::exchange_rounds(
   };
   stage_all(Rounds{1, window}, 0);
   MUSTER_RETURN_IF_ERROR(enter(deadline));
-  std::vector<Part> all;       // Of every sender and receiver: all ranks need the same rounds.
+  std::vector<Part> all;  // Parts of every sender and receiver: all ranks need the same rounds.
   std::vector<Part> incoming;  // For this rank, placed as the senders have them.
   for (std::size_t r = 0; r < size_; ++r) {
     const std::vector<Part> parts = parts_of(std::span{record(r).counts, size_}, own.dtype);

@@ -1,7 +1,7 @@
 // The Communicator of ranks that share memory: threads (local) and processes of one host (shm).
 //
 // Every call publishes a record, synchronizes, compares the records and then works on its share of
-// the data where it lies. Contributions that peers cannot reach go through a staging area, piece by
+// the data in place. Contributions that peers cannot reach go through a staging area, piece by
 // piece; small ones travel beside the record and need no second synchronization.
 #pragma once
 
@@ -73,8 +73,8 @@ class GroupCommunicator final : public Communicator {
     std::size_t size;
   };
 
-  // How the data of one call is cut: round k handles bytes [k * window, (k + 1) * window) of each
-  // part. One round when every contribution is reachable.
+  // The rounds of one call: round k handles bytes [k * window, (k + 1) * window) of each part. A
+  // single round if every contribution is reachable.
   struct Rounds {
     std::size_t count;
     std::size_t window;

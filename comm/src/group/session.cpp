@@ -56,7 +56,7 @@ Status Session::first_error() const {
     }
     std::this_thread::yield();
   }
-  return muster::aborted("a peer aborted and died before it could say why");
+  return muster::aborted("a peer aborted and died before it could report the reason");
 }
 
 Status Session::failure() {

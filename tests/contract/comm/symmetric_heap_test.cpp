@@ -121,7 +121,7 @@ TEST_P(HeapContract, AlignmentsThatAreNotPowersOfTwoUpToAPageAreRefused) {
   });
 }
 
-// Allocates as the rank should and as rank `odd` should not; what seal says.
+// Allocates as all ranks should, but rank `odd` differently; returns the message of seal.
 Status seal_with_odd_rank(Communicator& c, SymmetricHeap& heap, int odd, bool same_total) {
   const bool is_odd = c.rank() == odd;
   const auto first = heap.allocate(is_odd ? 128 : 64);

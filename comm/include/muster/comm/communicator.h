@@ -5,7 +5,7 @@
 //
 // Errors: a call that cannot finish returns a Status and poisons the communicator: every later call
 // returns kAborted with the first reason. A dead or stopped peer gives kUnavailable or
-// kDeadlineExceeded and names what is known of it ("rank 2 (pid 4711, dead) did not arrive").
+// kDeadlineExceeded with all that is known about it ("rank 2 (pid 4711, dead) did not arrive").
 // After an error the contents of the buffers are unspecified. Nothing here throws.
 //
 // Determinism: reductions combine contributions in rank order, so the result is the same on every
@@ -47,9 +47,9 @@ class Communicator {
   [[nodiscard]] virtual int size() const = 0;
   [[nodiscard]] virtual std::string_view backend() const = 0;  // "local", "shm", "gloo"
 
-  // Collective. Zeroed memory, 64-byte aligned, owned by the communicator and freed with it; every
-  // rank asks for its own size. On shm, collectives whose data lies in such memory read and reduce
-  // it where it lies, without a copy. Keep gradients and parameters here.
+  // Collective. Allocates zeroed memory, 64-byte aligned, owned by the communicator and freed with
+  // it; each rank passes its own size. On shm, collectives on such memory work in place, without a
+  // copy. Keep gradients and parameters here.
   [[nodiscard]] virtual Expected<std::span<std::byte>> allocate_bytes(
       std::size_t size, Deadline deadline) = 0;
 
