@@ -5,20 +5,6 @@
 
 namespace muster::comm {
 
-std::size_t size_bytes(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-    case DType::kInt32:
-      return 4;
-    case DType::kFloat64:
-    case DType::kInt64:
-      return 8;
-    case DType::kUint8:
-      return 1;
-  }
-  return 1;
-}
-
 std::string_view to_string(CallKind kind) {
   switch (kind) {
     case CallKind::kBarrier:
@@ -44,23 +30,7 @@ std::string_view to_string(CallKind kind) {
 }
 
 std::string to_string(const CallName& call) {
-  return std::string{to_string(call.kind)} + " #" + std::to_string(call.index);
-}
-
-std::string_view to_string(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return "float32";
-    case DType::kFloat64:
-      return "float64";
-    case DType::kInt32:
-      return "int32";
-    case DType::kInt64:
-      return "int64";
-    case DType::kUint8:
-      return "uint8";
-  }
-  return "unknown type";
+  return concat(call.kind, " #", call.index);
 }
 
 namespace {
@@ -68,7 +38,7 @@ namespace {
 std::string list_counts(const CallRecord& call, int size) {
   std::string text = "(";
   for (int r = 0; r < size; ++r) {
-    text += (r == 0 ? "" : ", ") + std::to_string(call.counts[r]);
+    text += concat(r == 0 ? "" : ", ", call.counts[r]);
   }
   return text + ")";
 }
@@ -116,18 +86,17 @@ std::string describe(const CallRecord& call, int size) {
     case CallKind::kSplit:
       return text;
     case CallKind::kSymmetricHeap:
-      return text + " of " + std::to_string(call.count) + " bytes";
+      return concat(text, " of ", call.count, " bytes");
     case CallKind::kAllReduce:
-      return text + " of " + std::to_string(call.count) + " " + std::string{to_string(call.dtype)};
+      return concat(text, " of ", call.count, " ", call.dtype);
     case CallKind::kBroadcast:
-      return text + " of " + std::to_string(call.count) + " " + std::string{to_string(call.dtype)} +
-             " from rank " + std::to_string(call.root);
+      return concat(text, " of ", call.count, " ", call.dtype, " from rank ", call.root);
     case CallKind::kReduceScatter:
     case CallKind::kAllGather:
     case CallKind::kAllToAll:
       break;
   }
-  return text + " of " + list_counts(call, size) + " " + std::string{to_string(call.dtype)};
+  return concat(text, " of ", list_counts(call, size), " ", call.dtype);
 }
 
 bool is_agreed(std::span<const CallRecord* const> calls) {
@@ -152,13 +121,15 @@ bool is_agreed(std::span<const CallRecord* const> calls) {
 Status disagreement(std::span<const CallRecord* const> calls, std::span<const std::string> names) {
   const int size = static_cast<int>(calls.size());
   const auto name_call = [&](std::size_t r) {
-    return names[r] + " calls " + describe(*calls[r], size) + " as #" +
-           std::to_string(calls[r]->index);
+    return concat(names[r], " calls ", describe(*calls[r], size), " as #", calls[r]->index);
   };
   for (std::size_t r = 1; r < calls.size(); ++r) {
     if (!agree(*calls[0], *calls[r], calls.size())) {
       return invalid_argument(
-          "ranks disagree: " + name_call(0) + ", " + name_call(r) +
+          "ranks disagree: ",
+          name_call(0),
+          ", ",
+          name_call(r),
           "; all ranks must make the same calls in the same order");
     }
   }
@@ -166,9 +137,15 @@ Status disagreement(std::span<const CallRecord* const> calls, std::span<const st
     for (std::size_t to = 0; to < calls.size(); ++to) {
       if (!agree_on_exchange(*calls[from], *calls[to], from, to)) {
         return invalid_argument(
-            to_string(CallName{CallKind::kAllToAll, calls[from]->index}) + ": " + names[from] +
-            " sends " + std::to_string(calls[from]->counts[to]) + " elements to " + names[to] +
-            ", which expects " + std::to_string(calls[to]->receive_counts[from]));
+            CallName{CallKind::kAllToAll, calls[from]->index},
+            ": ",
+            names[from],
+            " sends ",
+            calls[from]->counts[to],
+            " elements to ",
+            names[to],
+            ", which expects ",
+            calls[to]->receive_counts[from]);
       }
     }
   }

@@ -1,4 +1,5 @@
-// What one rank says about the collective it has entered, and the check that all say the same.
+// Records of the collectives that ranks have entered, and the check that all ranks make the same
+// call.
 #pragma once
 
 #include <muster/comm/communicator.h>
@@ -27,14 +28,14 @@ enum class CallKind : std::uint8_t {
   kSymmetricHeap,
 };
 
-// Where peers find this rank's contribution.
+// The place in which peers read this rank's contribution.
 enum class Placement : std::uint8_t {
   kInline,  // Beside the record.
   kDirect,  // Where the caller has it, at `offset`.
   kStaged,  // Copied piece by piece through the staging area.
 };
 
-// Plain bytes: lies in shared memory or travels in a message.
+// Plain bytes, kept in shared memory or sent in a message.
 struct CallRecord {
   std::uint64_t index;  // Position in the communicator's sequence of calls, from 1.
   CallKind kind;
@@ -59,12 +60,11 @@ struct CallName {
 [[nodiscard]] std::string_view to_string(CallKind kind);
 // "all_reduce #123".
 [[nodiscard]] std::string to_string(const CallName& call);
-[[nodiscard]] std::string_view to_string(DType dtype);
 
 // "all_reduce(sum) of 12 float32".
 [[nodiscard]] std::string describe(const CallRecord& call, int size);
 
-// Whether all ranks make the same call; `calls[r]` is the record of rank r.
+// True if all ranks make the same call; `calls[r]` is the record of rank r.
 [[nodiscard]] bool is_agreed(std::span<const CallRecord* const> calls);
 
 // kInvalidArgument naming the first two ranks that disagree; `names[r]` is how to call rank r. The

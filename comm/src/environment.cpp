@@ -52,21 +52,25 @@ Expected<std::unique_ptr<Communicator>> connect_from_environment(Deadline deadli
   MUSTER_ASSIGN_OR_RETURN(options.size, number_of("WORLD_SIZE"));
   if (options.rank >= options.size) {
     return invalid_argument(
-        "RANK is " + std::to_string(options.rank) + ", WORLD_SIZE is " +
-        std::to_string(options.size) + ": ranks are counted from 0");
+        "RANK must be between 0 and WORLD_SIZE - 1, got RANK ",
+        options.rank,
+        " and WORLD_SIZE ",
+        options.size);
   }
   MUSTER_ASSIGN_OR_RETURN(const int local_size, number_of("LOCAL_WORLD_SIZE"));
   MUSTER_ASSIGN_OR_RETURN(const int port, number_of("MASTER_PORT"));
   MUSTER_ASSIGN_OR_RETURN(const std::string run, text_of("MUSTER_RUN_ID"));
   MUSTER_ASSIGN_OR_RETURN(const int generation, number_of("MUSTER_GENERATION"));
-  options.session = run + ".gen-" + std::to_string(generation) + ".port-" + std::to_string(port);
+  options.session = concat(run, ".gen-", generation, ".port-", port);
   const bool one_host = local_size == options.size;
   const std::string backend = text_or("MUSTER_COMM", one_host ? "shm" : "gloo");
   if (backend == "shm") {
     if (!one_host) {
       return invalid_argument(
-          "MUSTER_COMM is shm, but LOCAL_WORLD_SIZE is " + std::to_string(local_size) +
-          " of WORLD_SIZE " + std::to_string(options.size) +
+          "MUSTER_COMM is shm, but LOCAL_WORLD_SIZE is ",
+          local_size,
+          " of WORLD_SIZE ",
+          options.size,
           ": ranks of several hosts need MUSTER_COMM=gloo");
     }
     return connect_shm(options, deadline);

@@ -1,5 +1,8 @@
 #include "comm/src/reduce.h"
 
+#include <muster/common/check.h>
+#include <muster/common/text.h>
+
 #include <cstring>
 #include <type_traits>
 
@@ -123,10 +126,25 @@ void reduce_as(const Job& job, DType dtype) {
       return reduce_best<std::int64_t, Op>(job);
     case DType::kUint8:
       return reduce_best<std::uint8_t, Op>(job);
+    default:
+      MUSTER_CHECK(false, concat("no reduction of ", dtype));
   }
 }
 
 }  // namespace
+
+bool is_reducible(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+    case DType::kFloat64:
+    case DType::kInt32:
+    case DType::kInt64:
+    case DType::kUint8:
+      return true;
+    default:
+      return false;
+  }
+}
 
 void reduce_in_order(
     std::span<const std::byte* const> sources,

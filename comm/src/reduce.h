@@ -8,6 +8,9 @@
 
 namespace muster::comm {
 
+// True for the types that reduce_in_order takes: fp32, fp64, int32, int64 and uint8.
+[[nodiscard]] bool is_reducible(DType dtype);
+
 // Stores sources[0][i] op sources[1][i] op ..., combined from left to right, in every output: the
 // same bits on every machine, whatever vector width it has. `bytes` is a multiple of the element
 // size. An output may be one of the sources, at the same address; else they must not overlap.

@@ -41,7 +41,7 @@ Expected<std::string> read_file(const fs::path& path, std::size_t size_max_bytes
   if (!fd.valid()) {
     const int error = errno;
     if (error == ENOENT) {
-      return not_found(path.string() + ": no such file");
+      return not_found(path, ": no such file");
     }
     return io_error(path.string(), error);
   }
@@ -60,8 +60,7 @@ Expected<std::string> read_file(const fs::path& path, std::size_t size_max_bytes
     }
     content.append(buffer.data(), static_cast<std::size_t>(count));
     if (content.size() > size_max_bytes) {
-      return resource_exhausted(
-          path.string() + ": larger than " + std::to_string(size_max_bytes) + " bytes");
+      return resource_exhausted(path, ": larger than ", size_max_bytes, " bytes");
     }
   }
 }

@@ -16,7 +16,7 @@ Expected<Enum> enumerator(int number, Enum last, const char* name) {
     return data_loss(std::string{name} + " is unspecified");
   }
   if (number > static_cast<int>(last)) {
-    return unimplemented(std::string{name} + " " + std::to_string(number) + " is not known here");
+    return unimplemented(name, " ", number, " is not known here");
   }
   return static_cast<Enum>(number);
 }
@@ -47,8 +47,12 @@ Expected<Message> get(const v1::MetricSchema& from) {
   for (const v1::MetricDescriptor& column : from.metrics()) {
     if (column.id() != to.schema.metrics.size()) {
       return data_loss(
-          "metric '" + column.name() + "' at position " + std::to_string(to.schema.metrics.size()) +
-          " has id " + std::to_string(column.id()));
+          "metric '",
+          column.name(),
+          "' at position ",
+          to.schema.metrics.size(),
+          " has id ",
+          column.id());
     }
     MetricDescriptor metric;
     metric.id = column.id();
@@ -73,10 +77,17 @@ Expected<Message> get(const v1::SampleBatch& from) {
       from.monotonic_ns_size() != from.step_size() ||
       static_cast<std::size_t>(from.values_size()) != frames * width) {
     return data_loss(
-        "a batch of " + std::to_string(frames) + " frames of width " + std::to_string(width) +
-        " has " + std::to_string(from.wall_unix_ns_size()) + " wall times, " +
-        std::to_string(from.monotonic_ns_size()) + " monotonic times and " +
-        std::to_string(from.values_size()) + " values");
+        "a batch of ",
+        frames,
+        " frames of width ",
+        width,
+        " has ",
+        from.wall_unix_ns_size(),
+        " wall times, ",
+        from.monotonic_ns_size(),
+        " monotonic times and ",
+        from.values_size(),
+        " values");
   }
   SampleBatch to;
   to.first_seq = from.first_seq();
@@ -201,16 +212,14 @@ Expected<Message> get(const v1::Envelope& envelope) {
 Expected<Message> decode(std::span<const std::byte> payload) {
   if (payload.size() > kFrameBytesMax) {
     return invalid_argument(
-        "a frame of " + std::to_string(payload.size()) + " bytes exceeds the limit of " +
-        std::to_string(kFrameBytesMax) + " bytes");
+        "a frame must have at most ", kFrameBytesMax, " bytes, got ", payload.size());
   }
   if (payload.empty()) {
     return data_loss("an empty frame");
   }
   v1::Envelope envelope;
   if (!envelope.ParseFromArray(payload.data(), static_cast<int>(payload.size()))) {
-    return data_loss(
-        "a frame of " + std::to_string(payload.size()) + " bytes is not a muster.v1.Envelope");
+    return data_loss("a frame of ", payload.size(), " bytes is not a muster.v1.Envelope");
   }
   return get(envelope);
 }

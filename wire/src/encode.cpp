@@ -47,8 +47,13 @@ Status put(const SchemaMessage& from, v1::Envelope& envelope) {
   for (const MetricDescriptor& metric : from.schema.metrics) {
     if (metric.id != position) {
       return invalid_argument(
-          "metric '" + metric.name + "' at position " + std::to_string(position) + " has id " +
-          std::to_string(metric.id) + "; ids are positions");
+          "metric '",
+          metric.name,
+          "' at position ",
+          position,
+          " has id ",
+          metric.id,
+          "; ids are positions");
     }
     ++position;
     v1::MetricDescriptor& column = *to.add_metrics();
@@ -74,8 +79,7 @@ Status put(const SampleBatch& from, v1::Envelope& envelope) {
   for (const SampleFrame& frame : from.frames) {
     if (frame.values.size() != width) {
       return invalid_argument(
-          "step " + std::to_string(frame.step) + " has " + std::to_string(frame.values.size()) +
-          " values in a batch of width " + std::to_string(width));
+          "step ", frame.step, " has ", frame.values.size(), " values in a batch of width ", width);
     }
     to.add_step(frame.step);
     to.add_wall_unix_ns(frame.wall_unix_ns);
@@ -175,9 +179,7 @@ Status append_frame(const Message& message, std::vector<std::byte>& out) {
       std::visit([&](const auto& content) { return put(content, envelope); }, message));
   const std::size_t size = envelope.ByteSizeLong();
   if (size > kFrameBytesMax) {
-    return invalid_argument(
-        "a frame of " + std::to_string(size) + " bytes exceeds the limit of " +
-        std::to_string(kFrameBytesMax) + " bytes");
+    return invalid_argument("a frame must have at most ", kFrameBytesMax, " bytes, got ", size);
   }
   const std::size_t begin = out.size();
   out.resize(begin + kFrameHeaderBytes + size);

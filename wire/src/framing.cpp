@@ -22,8 +22,7 @@ Expected<std::size_t> payload_size(
   const std::size_t length = read_length(header);
   if (length > payload_bytes_max) {
     return invalid_argument(
-        "a frame of " + std::to_string(length) + " bytes exceeds the limit of " +
-        std::to_string(payload_bytes_max) + " bytes");
+        "a frame must have at most ", payload_bytes_max, " bytes, got ", length);
   }
   return length;
 }
@@ -52,7 +51,7 @@ Expected<std::optional<Message>> FrameReader::next() {
     compact();
     return std::optional<Message>{};
   }
-  // Consumed before decoding: a message we do not know is skipped, the stream goes on.
+  // Consumed before decoding: an unknown message is skipped and the stream continues.
   begin_ += kFrameHeaderBytes + size;
   MUSTER_ASSIGN_OR_RETURN(Message message, decode(unread.subspan(kFrameHeaderBytes, size)));
   return std::optional<Message>{std::move(message)};

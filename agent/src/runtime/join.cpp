@@ -2,6 +2,7 @@
 #include "agent/src/checkpoint/shared_state_text.h"
 #include "agent/src/runtime/runtime.h"
 
+#include <muster/comm/agree.h>
 #include <muster/common/hash.h>
 
 #include <algorithm>
@@ -207,18 +208,13 @@ Status Runtime::check_equal_settings() {
   if (parts_.model.attention_schedule) {
     settings += parts_.model.attention_schedule->to_string();
   }
-  const auto digest = static_cast<double>(hash64(std::as_bytes(std::span{settings})) >> 12U);
-  std::array<double, 2> range{digest, -digest};
-  MUSTER_RETURN_IF_ERROR(
-      parts_.world.all_reduce(std::span<double>{range}, comm::ReduceOp::kMax, deadline())
-          .context("joining"));
-  if (range[0] != -range[1]) {
-    return invalid_argument(
-        "ranks were started with different settings: attention and MoE layers, attention_schedule, "
-        "allow_attention_change, expert_ranks, clip_norm, checkpoint_interval, checkpoint folder, "
-        "total_steps, digest_interval and qk_clip_threshold must be equal on all ranks");
-  }
-  return {};
+  return comm::agree(
+      parts_.world,
+      hash64(std::as_bytes(std::span{settings})),
+      "attention and MoE layers, attention_schedule, allow_attention_change, expert_ranks, "
+      "clip_norm, checkpoint_interval, checkpoint folder, total_steps, digest_interval and "
+      "qk_clip_threshold",
+      deadline());
 }
 
 Deadline Runtime::deadline() const {

@@ -50,7 +50,7 @@ std::byte* GlooCommunicator::scratch(std::size_t size) {
   return scratch_.get();
 }
 
-// Everybody sends each part to its owner, who reduces in rank order.
+// Each rank sends each part to its owner, which reduces in rank order.
 Status GlooCommunicator::reduce_parts(
     std::byte* data, std::span<const Part> parts, Deadline deadline) {
   const Part& mine = parts[self_];
@@ -76,7 +76,7 @@ Status GlooCommunicator::reduce_parts(
   return {};
 }
 
-// Everybody sends its part to everybody.
+// Each rank sends its part to all others.
 Status GlooCommunicator::gather_parts(
     std::byte* data, std::span<const Part> parts, Deadline deadline) {
   std::vector<Piece> outgoing;
@@ -156,6 +156,9 @@ Status GlooCommunicator::all_reduce_bytes(
   frame.record.count = count;
   frame.record.dtype = dtype;
   frame.record.op = op;
+  if (!is_reducible(dtype)) {
+    return refuse(concat("all_reduce: cannot reduce ", dtype));
+  }
   if (data == nullptr && count > 0) {
     return refuse("all_reduce: data is null");
   }
@@ -183,6 +186,9 @@ Status GlooCommunicator::reduce_scatter_bytes(
   frame.record.op = op;
   if (counts.size() != size_) {
     return refuse("reduce_scatter: needs one count per rank");
+  }
+  if (!is_reducible(dtype)) {
+    return refuse(concat("reduce_scatter: cannot reduce ", dtype));
   }
   std::copy(counts.begin(), counts.end(), frame.record.counts);
   const std::vector<Part> parts = parts_of(counts, dtype);
@@ -236,7 +242,7 @@ Status GlooCommunicator::broadcast_bytes(
   frame.record.count = count;
   frame.record.root = root;
   if (root < 0 || root >= size()) {
-    return refuse("broadcast: there is no rank " + std::to_string(root));
+    return refuse(concat("broadcast: there is no rank ", root));
   }
   if (data == nullptr && count > 0) {
     return refuse("broadcast: data is null");

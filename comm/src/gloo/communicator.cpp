@@ -114,8 +114,7 @@ Expected<std::span<std::byte>> GlooCommunicator::allocate_bytes(
   for (std::size_t r = 0; r < size_; ++r) {
     if (frames_[r].record.refused != 0) {
       return fail(resource_exhausted(
-          mesh_.names[r] + " has no memory for " + std::to_string(frames_[r].record.count) +
-          " bytes"));
+          mesh_.names[r], " has no memory for ", frames_[r].record.count, " bytes"));
     }
   }
   std::memset(memory.get(), 0, size);
@@ -142,8 +141,7 @@ Expected<std::unique_ptr<Communicator>> GlooCommunicator::split(
   parts.options.rank =
       static_cast<int>(std::find(members.begin(), members.end(), self_) - members.begin());
   parts.options.size = static_cast<int>(members.size());
-  parts.options.prefix +=
-      "/split-" + std::to_string(call_count_) + "/color-" + std::to_string(color);
+  parts.options.prefix += concat("/split-", call_count_, "/color-", color);
   auto child = connect(std::move(parts), deadline);
   if (!child) {
     return fail(child.status());
@@ -166,13 +164,11 @@ namespace {
 Status check(const ConnectOptions& options) {
   if (options.size < 1 || options.size > kRankMax) {
     return invalid_argument(
-        "world size " + std::to_string(options.size) + ": this backend connects 1 to " +
-        std::to_string(kRankMax) + " ranks");
+        "world size must be between 1 and ", kRankMax, " with gloo, got ", options.size);
   }
   if (options.rank < 0 || options.rank >= options.size) {
     return invalid_argument(
-        "there is no rank " + std::to_string(options.rank) + " in a world of " +
-        std::to_string(options.size));
+        "rank must be between 0 and ", options.size - 1, ", got ", options.rank);
   }
   if (::access(options.gloo_store_path.c_str(), R_OK | W_OK | X_OK) != 0) {
     return not_found(

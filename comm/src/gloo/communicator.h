@@ -1,9 +1,9 @@
 // The Communicator of ranks on several hosts.
 //
 // Every call begins with a frame that each rank sends to each other: its record, and its
-// contribution when that is small. So mismatches are found before any data moves, whoever does not
-// arrive is known by name, and a small collective ends with the frames. Large data then moves in
-// one or two rounds, each part straight to where it is needed, over Gloo's point-to-point
+// contribution when that is small. So mismatches are found before any data moves, a rank that does
+// not arrive is known by name, and a small collective ends with the frames. Large data then moves
+// in one or two rounds, each part straight to where it is needed, over Gloo's point-to-point
 // transport: unlike its collectives it can be interrupted, and reductions keep the order of ranks.
 #pragma once
 

@@ -13,8 +13,6 @@ namespace muster::comm {
 
 namespace {
 
-using std::chrono::steady_clock;
-
 // After a peer's socket has ended, data that came before may still wait to be read: a peer may
 // finish the last call earlier than we do and leave. Only a call that outlives this is broken.
 constexpr std::chrono::milliseconds kGraceTime{200};
@@ -37,17 +35,18 @@ bool has_ended(int socket) {
 
 }  // namespace
 
-Expected<std::shared_ptr<GlooFamily>> GlooFamily::create() {
+Expected<std::shared_ptr<GlooFamily>> GlooFamily::create(const Clock& clock) {
   FileDescriptor wake_up{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   if (!wake_up.valid()) {
     return io_error("eventfd", errno);
   }
-  std::shared_ptr<GlooFamily> family{new GlooFamily{std::move(wake_up)}};
+  std::shared_ptr<GlooFamily> family{new GlooFamily{std::move(wake_up), clock}};
   family->thread_ = std::thread{[raw = family.get()] { raw->run(); }};
   return family;
 }
 
-GlooFamily::GlooFamily(FileDescriptor wake_up) : wake_up_(std::move(wake_up)) {}
+GlooFamily::GlooFamily(FileDescriptor wake_up, const Clock& clock)
+    : wake_up_(std::move(wake_up)), clock_(clock) {}
 
 GlooFamily::~GlooFamily() {
   stop_.store(true);
@@ -65,7 +64,7 @@ void GlooFamily::wake() const {
 int GlooFamily::watch(std::vector<Link> links) {
   int key = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock{mutex_};
     key = next_key_++;
     if (!first_error_.ok()) {
       for (const Link& link : links) {
@@ -80,19 +79,19 @@ int GlooFamily::watch(std::vector<Link> links) {
 
 void GlooFamily::release(int key) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock{mutex_};
     std::erase_if(groups_, [key](const Group& group) { return group.key == key; });
   }
   wake();
 }
 
 void GlooFamily::keep(std::shared_ptr<void> object) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock{mutex_};
   kept_.push_back(std::move(object));
 }
 
 void GlooFamily::abort(const Status& reason) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock{mutex_};
   if (!first_error_.ok()) {
     return;
   }
@@ -108,13 +107,13 @@ void GlooFamily::abort(const Status& reason) {
 }
 
 bool GlooFamily::aborted() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock{mutex_};
   return !first_error_.ok();
 }
 
 Status GlooFamily::failure() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(told_, true) ? muster::aborted(first_error_.message()) : first_error_;
+  const MutexLock lock{mutex_};
+  return std::exchange(reported_, true) ? muster::aborted(first_error_.message()) : first_error_;
 }
 
 GlooFamily::Group* GlooFamily::find(int key) {
@@ -126,13 +125,13 @@ GlooFamily::Group* GlooFamily::find(int key) {
 bool GlooFamily::enter(int key, std::function<void()> interrupt) {
   bool is_broken = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock{mutex_};
     if (!first_error_.ok()) {
       return false;
     }
     Group* group = find(key);
     group->interrupt = std::move(interrupt);
-    group->called_at = steady_clock::now();
+    group->called_at = clock_.now();
     is_broken = !group->closed_first.empty();
   }
   if (is_broken) {
@@ -142,24 +141,24 @@ bool GlooFamily::enter(int key, std::function<void()> interrupt) {
 }
 
 void GlooFamily::leave(int key) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock{mutex_};
   find(key)->interrupt = nullptr;
 }
 
-void GlooFamily::look_for_closed(Group& group) {
+void GlooFamily::look_for_closed(Group& group) const {
   if (!group.closed_first.empty()) {
     return;
   }
   for (const Link& link : group.links) {
     if (has_ended(link.socket.get())) {
       group.closed_first.push_back(link.peer);
-      group.closed_at = steady_clock::now();
+      group.closed_at = clock_.now();
     }
   }
 }
 
 std::string GlooFamily::closed_peers(int key) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock{mutex_};
   Group* group = find(key);
   look_for_closed(*group);
   return describe(group->closed_first);
@@ -171,12 +170,11 @@ void GlooFamily::settle() {
 
 // Whose end has kept a call waiting for longer than the grace time.
 std::string GlooFamily::overdue_peers() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock{mutex_};
   for (Group& group : groups_) {
     look_for_closed(group);
     const auto since = std::max(group.closed_at, group.called_at);
-    if (group.interrupt && !group.closed_first.empty() &&
-        steady_clock::now() - since >= kGraceTime) {
+    if (group.interrupt && !group.closed_first.empty() && clock_.now() - since >= kGraceTime) {
       return describe(group.closed_first);
     }
   }
@@ -190,7 +188,7 @@ void GlooFamily::run() {
     std::vector<pollfd> entries{{wake_up_.get(), POLLIN, 0}};
     bool waits_for_grace = false;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock{mutex_};
       for (const Group& group : groups_) {
         waits_for_grace = waits_for_grace || (group.interrupt && !group.closed_first.empty());
         for (const Link& link : group.links) {

@@ -1,5 +1,5 @@
-// What a Gloo communicator and all its sub-communicators share: the first error, and the sockets
-// that have to be shut down so that everybody learns of it.
+// State shared by a Gloo communicator and its sub-communicators: the first error, and the sockets
+// to shut down so that all ranks learn of it.
 //
 // A blocked Gloo operation ends in three ways only: data, a timeout, or the end of its socket. So
 // an abort shuts the sockets down, and the end of any socket means that a peer has died or aborted.
@@ -9,14 +9,15 @@
 // Thread-safety: any thread.
 #pragma once
 
+#include <muster/common/clock.h>
 #include <muster/common/file.h>
+#include <muster/common/mutex.h>
 #include <muster/common/status.h>
 
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,14 +26,16 @@ namespace muster::comm {
 
 class GlooFamily {
  public:
-  // A duplicate of the socket to one peer: shutting it down acts on Gloo's own, and its number
-  // cannot be reused by somebody else while we hold it.
+  // A duplicate of the socket to one peer: shutting it down acts on Gloo's socket too, and its
+  // number cannot be reused while the duplicate is open.
   struct Link {
     std::string peer;  // "rank 2 (pid 4711 on host a)".
     FileDescriptor socket;
   };
 
-  [[nodiscard]] static Expected<std::shared_ptr<GlooFamily>> create();
+  // `clock` must outlive the family.
+  [[nodiscard]] static Expected<std::shared_ptr<GlooFamily>> create(
+      const Clock& clock = Clock::system());
   ~GlooFamily();
   GlooFamily(const GlooFamily&) = delete;
   GlooFamily& operator=(const GlooFamily&) = delete;
@@ -71,31 +74,30 @@ class GlooFamily {
   static void settle();
 
  private:
-  using Time = std::chrono::steady_clock::time_point;
-
   struct Group {
     int key;
     std::vector<Link> links;
     std::vector<std::string> closed_first;
-    Time closed_at;                   // When `closed_first` was seen.
+    MonotonicTime closed_at;          // When `closed_first` was seen.
     std::function<void()> interrupt;  // Set while in a call.
-    Time called_at;
+    MonotonicTime called_at;
   };
 
-  explicit GlooFamily(FileDescriptor wake_up);
+  GlooFamily(FileDescriptor wake_up, const Clock& clock);
   void run();
   void wake() const;
-  [[nodiscard]] Group* find(int key);
-  static void look_for_closed(Group& group);
+  [[nodiscard]] Group* find(int key) MUSTER_REQUIRES(mutex_);
+  void look_for_closed(Group& group) const MUSTER_REQUIRES(mutex_);
   [[nodiscard]] std::string overdue_peers();
 
   FileDescriptor wake_up_;  // eventfd: the list of sockets has changed, or the thread shall end.
-  mutable std::mutex mutex_;
-  std::vector<Group> groups_;
-  int next_key_{0};
-  Status first_error_;
-  bool told_{false};
-  std::vector<std::shared_ptr<void>> kept_;
+  const Clock& clock_;
+  mutable Mutex mutex_;
+  std::vector<Group> groups_ MUSTER_GUARDED_BY(mutex_);
+  int next_key_ MUSTER_GUARDED_BY(mutex_){0};
+  Status first_error_ MUSTER_GUARDED_BY(mutex_);
+  bool reported_ MUSTER_GUARDED_BY(mutex_){false};  // failure() has returned first_error_.
+  std::vector<std::shared_ptr<void>> kept_ MUSTER_GUARDED_BY(mutex_);
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

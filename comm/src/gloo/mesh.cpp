@@ -2,6 +2,9 @@
 
 #include "comm/src/gloo/sockets.h"
 
+#include <muster/common/mutex.h>
+#include <muster/common/text.h>
+
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/rendezvous/prefix_store.h>
 #include <gloo/transport/context.h>
@@ -14,11 +17,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <condition_variable>
 #include <cstring>
 #include <exception>
 #include <functional>
-#include <mutex>
 #include <stdexcept>
 #include <thread>
 #include <tuple>
@@ -49,16 +50,14 @@ class Watchdog {
  public:
   Watchdog(Deadline deadline, std::function<void()> action)
       : thread_([this, deadline, action = std::move(action)] {
-          std::unique_lock lock(mutex_);
-          const auto at = std::chrono::steady_clock::now() + gloo_timeout(deadline);
-          if (!changed_.wait_until(lock, at, [this] { return done_; })) {
+          if (!wait_for_end(Clock::system().now() + gloo_timeout(deadline))) {
             action();
           }
         }) {}
 
   ~Watchdog() {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock{mutex_};
       done_ = true;
     }
     changed_.notify_all();
@@ -71,13 +70,25 @@ class Watchdog {
   Watchdog& operator=(Watchdog&&) = delete;
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool done_{false};
+  // False when `at` has passed first.
+  [[nodiscard]] bool wait_for_end(MonotonicTime at) {
+    const MutexLock lock{mutex_};
+    while (!done_) {
+      if (!changed_.wait_until(mutex_, at)) {
+        return done_;
+      }
+    }
+    return true;
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool done_ MUSTER_GUARDED_BY(mutex_){false};
   std::thread thread_;
 };
 
-// What a rank leaves in the store: who it is and where each peer can reach it.
+// The record that a rank leaves in the store: its name, and the address at which each peer can
+// reach it.
 constexpr std::size_t kNameBytes = 96;
 
 using Address = std::vector<char>;
@@ -85,8 +96,7 @@ using Address = std::vector<char>;
 std::string own_name(int rank) {
   std::array<char, 64> host{};
   ::gethostname(host.data(), host.size() - 1);
-  return "rank " + std::to_string(rank) + " (pid " + std::to_string(::getpid()) + " on " +
-         host.data() + ")";
+  return concat("rank ", rank, " (pid ", ::getpid(), " on ", host.data(), ")");
 }
 
 // The slot in which peers exchange the ends of their connections. Slots of calls start at call 1.
@@ -173,21 +183,25 @@ class MeshBuilder {
     store_.set(key(options_.rank), own_record_);
   }
 
-  // Everybody has come before anybody connects, so a rank that is missing can be named.
+  // All ranks are present before any rank connects, so a missing rank can be named.
   Status meet() {
     for (int r = 0; r < options_.size; ++r) {
       try {
         store_.wait({key(r)}, gloo_timeout(deadline_));
       } catch (const std::exception& error) {
         return deadline_exceeded(
-            "rank " + std::to_string(r) + " did not come to the store " + options_.store_path +
-            " in time (" + error.what() + ")");
+            "rank ",
+            r,
+            " did not come to the store ",
+            options_.store_path,
+            " in time (",
+            error.what(),
+            ")");
       }
       records_.push_back(store_.get(key(r)));
       if (records_.back().size() != own_record_.size()) {
         return invalid_argument(
-            "rank " + std::to_string(r) + " was started with another world size than " +
-            std::to_string(options_.size));
+            "rank ", r, " was started with another world size than ", options_.size);
       }
     }
     return {};
@@ -202,7 +216,7 @@ class MeshBuilder {
             decode_address(records_[static_cast<std::size_t>(r)], options_.rank, options_.size));
       }
       if (deadline_.expired()) {  // A closed pair counts as connected.
-        throw std::runtime_error("rank " + std::to_string(r) + " came too late");
+        throw std::runtime_error(concat("rank ", r, " came too late"));
       }
     }
   }
@@ -236,14 +250,17 @@ class MeshBuilder {
         gloo::transport::tcp::Address{peer}.getSockaddr());
     if (!socket.valid()) {
       return unavailable(
-          "gloo has lost the connection to " + name +
-          ", or this process cannot find it: no socket goes from " + text_of(own) + " to " +
+          "gloo has lost the connection to ",
+          name,
+          ", or this process cannot find it: no socket goes from ",
+          text_of(own),
+          " to ",
           text_of(peer));
     }
     return socket;
   }
 
-  [[nodiscard]] static std::string key(int rank) { return "rank-" + std::to_string(rank); }
+  [[nodiscard]] static std::string key(int rank) { return concat("rank-", rank); }
 
   std::shared_ptr<gloo::transport::Device> device_;
   GlooMeshOptions options_;
@@ -251,9 +268,9 @@ class MeshBuilder {
   gloo::rendezvous::FileStore files_;
   gloo::rendezvous::PrefixStore store_;
   std::shared_ptr<gloo::transport::Context> transport_;
-  std::vector<Address> addresses_;  // Where this rank listens for each peer.
+  std::vector<Address> addresses_;  // This rank listens here for each peer.
   std::vector<char> own_record_;
-  std::vector<std::vector<char>> records_;         // What each rank has left in the store.
+  std::vector<std::vector<char>> records_;         // The record of each rank in the store.
   std::vector<std::pair<Address, Address>> ends_;  // Ends of each connection: own, peer's.
 };
 
@@ -264,10 +281,9 @@ Expected<GlooMesh> build(MeshBuilder& builder, Deadline deadline) {
   } catch (const std::exception& error) {
     if (deadline.expired()) {
       return deadline_exceeded(
-          "a rank came to the store but did not connect in time (" + std::string{error.what()} +
-          ")");
+          "a rank came to the store but did not connect in time (", error.what(), ")");
     }
-    return unavailable("connecting over gloo: " + std::string{error.what()});
+    return unavailable("connecting over gloo: ", error.what());
   }
 }
 

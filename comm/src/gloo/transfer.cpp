@@ -26,8 +26,8 @@ void interrupt_all(const Buffers& sending, const Buffers& receiving) {
   }
 }
 
-// Whether data has come, asked after a failure. A wait that was interrupted, or timed out, still
-// reports what is complete; the first one may only consume the interruption.
+// True if data has arrived; called after a failure. A wait that was interrupted, or timed out,
+// still reports what is complete; the first one may only consume the interruption.
 bool has_completed(UnboundBuffer& buffer) {
   constexpr std::chrono::milliseconds kAtOnce{1};
   try {
@@ -45,8 +45,8 @@ void require_completion(bool completed) {
 
 }  // namespace
 
-// One round of the call in progress. Peers are waited for one by one, so that whoever keeps us
-// waiting is known.
+// One round of the call in progress. Waits for one peer after the other, so that the late one
+// is known.
 Status GlooCommunicator::transfer(
     std::span<const Piece> outgoing, std::span<const Piece> incoming, Deadline deadline) {
   Buffers sending;

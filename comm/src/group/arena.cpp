@@ -23,7 +23,7 @@ constexpr std::align_val_t kAlignment{64};
 Expected<std::byte*> ThreadHeap::allocate(std::size_t size) {
   auto* memory = static_cast<std::byte*>(::operator new(size, kAlignment, std::nothrow));
   if (memory == nullptr) {
-    return resource_exhausted("no memory for " + std::to_string(size) + " bytes");
+    return resource_exhausted("no memory for ", size, " bytes");
   }
   std::memset(memory, 0, size);
   return memory;
@@ -58,8 +58,12 @@ Expected<std::byte*> MappedHeap::allocate(std::size_t size) {
       largest = std::max(largest, block.second);
     }
     return resource_exhausted(
-        "no room for " + std::to_string(size) + " bytes: the largest free block has " +
-        std::to_string(largest) + " of the " + std::to_string(end_ - begin_) +
+        "no room for ",
+        size,
+        " bytes: the largest free block has ",
+        largest,
+        " of the ",
+        end_ - begin_,
         " bytes of this rank; raise heap_bytes_per_rank");
   }
   const auto [offset, available] = *fits;

@@ -25,7 +25,7 @@ class Heap {
   [[nodiscard]] virtual Expected<std::byte*> allocate(std::size_t size) = 0;
   virtual void free(std::byte* memory) = 0;
 
-  // How peers find [data, data + size), or nothing when they cannot reach it.
+  // Returns the offset at which peers find [data, data + size), or nothing if they cannot reach it.
   [[nodiscard]] virtual std::optional<std::uint64_t> offset_of(
       const void* data, std::size_t size) const = 0;
 

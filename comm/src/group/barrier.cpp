@@ -12,7 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-// How long a waiter sleeps before it looks whether its peers still live.
+// The time a waiter sleeps before it checks that its peers are alive.
 constexpr nanoseconds kSlice = milliseconds{20};
 constexpr std::uint32_t kAborted = 1;
 constexpr std::uint32_t kOneEpoch = 2;
@@ -87,7 +87,8 @@ Status Barrier::sleep(std::uint32_t epoch, Deadline deadline, const Meeting& mee
     }
     block_->sleepers.fetch_sub(1);
     const std::uint32_t woken = block_->epoch.load(std::memory_order_acquire);
-    // Completion first: who has met all peers goes on, and meets the abort at its next call.
+    // Completion first: a rank that has met all peers continues, and sees the abort at its next
+    // call.
     if (completed(woken, epoch)) {
       return {};
     }
@@ -115,8 +116,8 @@ Status Barrier::judge(std::uint32_t epoch, Deadline deadline, const Meeting& mee
   }
   Status verdict = gone.empty() ? deadline_exceeded(describe_late(epoch, meeting))
                                 : unavailable(meeting.gone(who, gone, has_arrived(who, epoch)));
-  // Nobody leaves a synchronization before it is complete, so who is gone never will arrive; but it
-  // may have completed while we looked.
+  // No rank leaves a synchronization before it is complete, so a rank that is gone will never
+  // arrive; but it may have completed while we looked.
   return completed(block_->epoch.load(std::memory_order_acquire), epoch) ? Status{} : verdict;
 }
 

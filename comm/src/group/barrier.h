@@ -13,7 +13,7 @@
 
 namespace muster::comm {
 
-// What messages say of a barrier that cannot be completed. Ranks are those of the group.
+// The words of messages about a barrier that cannot be completed. Ranks are those of the group.
 class Meeting {
  public:
   // Why rank `r` will not arrive although its session lives on; empty when it may.
@@ -49,7 +49,7 @@ class Barrier {
 
   // Everything that any member wrote before it arrived is visible after the return.
   // kUnavailable names a member that is dead or has left, kDeadlineExceeded one that did not
-  // arrive; `meeting` says where.
+  // arrive; `meeting` names the place.
   [[nodiscard]] Status arrive_and_wait(Deadline deadline, const Meeting& meeting);
 
   [[nodiscard]] GroupBlock& block() const { return *block_; }

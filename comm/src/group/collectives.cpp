@@ -100,6 +100,9 @@ Status GroupCommunicator::all_reduce_bytes(
   call.op = op;
   call.count = count;
   const std::size_t bytes = count * size_bytes(dtype);
+  if (!is_reducible(dtype)) {
+    return refuse(concat("all_reduce: cannot reduce ", dtype));
+  }
   if (data == nullptr && count > 0) {
     return refuse("all_reduce: data is null");
   }
@@ -165,6 +168,9 @@ Status GroupCommunicator::reduce_scatter_bytes(
   if (counts.size() != size_) {
     return refuse("reduce_scatter: needs one count per rank");
   }
+  if (!is_reducible(dtype)) {
+    return refuse(concat("reduce_scatter: cannot reduce ", dtype));
+  }
   std::copy(counts.begin(), counts.end(), call.counts);
   const std::vector<Part> parts = parts_of(counts, dtype);
   const std::size_t bytes = parts.back().begin + parts.back().size;
@@ -226,7 +232,7 @@ Status GroupCommunicator::broadcast_bytes(
   call.count = count;
   call.root = root;
   if (root < 0 || root >= size()) {
-    return refuse("broadcast: there is no rank " + std::to_string(root));
+    return refuse(concat("broadcast: there is no rank ", root));
   }
   if (data == nullptr && count > 0) {
     return refuse("broadcast: data is null");
@@ -236,7 +242,7 @@ Status GroupCommunicator::broadcast_bytes(
   return gather_parts(static_cast<std::byte*>(data), parts, deadline);
 }
 
-// Everybody copies the part of rank r from rank r.
+// Each rank copies the part of rank r from rank r.
 Status GroupCommunicator::gather_parts(
     std::byte* data, std::span<const Part> parts, Deadline deadline) {
   const auto self = static_cast<std::size_t>(rank_);
@@ -305,7 +311,7 @@ Status GroupCommunicator::exchange_rounds(
   };
   stage_all(Rounds{1, window}, 0);
   MUSTER_RETURN_IF_ERROR(enter(deadline));
-  std::vector<Part> all;       // Of every sender and receiver: all ranks need the same rounds.
+  std::vector<Part> all;  // Parts of every sender and receiver: all ranks need the same rounds.
   std::vector<Part> incoming;  // For this rank, placed as the senders have them.
   for (std::size_t r = 0; r < size_; ++r) {
     const std::vector<Part> parts = parts_of(std::span{record(r).counts, size_}, own.dtype);

@@ -135,8 +135,7 @@ std::vector<std::string> GroupCommunicator::names() const {
 }
 
 Status GroupCommunicator::refuse(std::string_view why) {
-  return session_->fail(
-      invalid_argument(std::string{why} + " on " + session_->name(session_->rank())));
+  return session_->fail(invalid_argument(why, " on ", session_->name(session_->rank())));
 }
 
 bool GroupCommunicator::all_inline() const {
@@ -182,11 +181,67 @@ Expected<std::span<std::byte>> GroupCommunicator::allocate_bytes(
   for (std::size_t r = 0; r < size_; ++r) {
     if (record(r).refused != 0) {
       return session_->fail(resource_exhausted(
-          session_->name(barrier_.members()[r]) + " has no room for " +
-          std::to_string(record(r).count) + " bytes; raise heap_bytes_per_rank"));
+          session_->name(barrier_.members()[r]),
+          " has no room for ",
+          record(r).count,
+          " bytes; raise heap_bytes_per_rank"));
     }
   }
   return std::span<std::byte>{*memory, size};
+}
+
+// --- sub-communicators ---
+
+// Returns kGroupMax if all are taken.
+std::size_t GroupCommunicator::claim_group(std::size_t member_count) {
+  for (std::size_t group = 0; group < kGroupMax; ++group) {
+    std::uint32_t free = 0;
+    if (session_->block().group_members[group].compare_exchange_strong(
+            free, static_cast<std::uint32_t>(member_count))) {
+      return group;
+    }
+  }
+  return kGroupMax;
+}
+
+Expected<std::unique_ptr<Communicator>> GroupCommunicator::split(
+    int color, int key, Deadline deadline) {
+  const Presence presence{*this};
+  MUSTER_RETURN_IF_ERROR(presence.admission());
+  CallRecord& own = begin(CallKind::kSplit);
+  own.root = color;
+  own.key = key;
+  MUSTER_RETURN_IF_ERROR(enter(deadline));
+  std::vector<std::size_t> chosen;
+  for (std::size_t r = 0; r < size_; ++r) {
+    if (record(r).root == color) {
+      chosen.push_back(r);
+    }
+  }
+  std::stable_sort(chosen.begin(), chosen.end(), [&](std::size_t a, std::size_t b) {
+    return record(a).key < record(b).key;
+  });
+  const std::size_t leader = chosen.front();
+  const auto self = static_cast<std::size_t>(rank_);
+  if (leader == self) {
+    own.result = claim_group(chosen.size());
+  }
+  MUSTER_RETURN_IF_ERROR(synchronize(deadline));
+  const std::size_t group = record(leader).result;
+  if (group == kGroupMax) {
+    return session_->fail(resource_exhausted(
+        "split: all ",
+        kGroupMax,
+        " groups of this session are in use; destroy sub-communicators that are no longer needed"));
+  }
+  const auto position = std::find(chosen.begin(), chosen.end(), self) - chosen.begin();
+  std::vector<int> members;
+  members.reserve(chosen.size());
+  for (const std::size_t r : chosen) {
+    members.push_back(barrier_.members()[r]);
+  }
+  return std::unique_ptr<Communicator>{std::make_unique<GroupCommunicator>(
+      session_, group, static_cast<int>(position), std::move(members))};
 }
 
 void GroupCommunicator::abort(std::string_view reason) {

@@ -1,7 +1,7 @@
 // The Communicator of ranks that share memory: threads (local) and processes of one host (shm).
 //
 // Every call publishes a record, synchronizes, compares the records and then works on its share of
-// the data where it lies. Contributions that peers cannot reach go through a staging area, piece by
+// the data in place. Contributions that peers cannot reach go through a staging area, piece by
 // piece; small ones travel beside the record and need no second synchronization.
 #pragma once
 
@@ -73,8 +73,8 @@ class GroupCommunicator final : public Communicator {
     std::size_t size;
   };
 
-  // How the data of one call is cut: round k handles bytes [k * window, (k + 1) * window) of each
-  // part. One round when every contribution is reachable.
+  // The rounds of one call: round k handles bytes [k * window, (k + 1) * window) of each part. A
+  // single round if every contribution is reachable.
   struct Rounds {
     std::size_t count;
     std::size_t window;
@@ -97,7 +97,7 @@ class GroupCommunicator final : public Communicator {
     bool admitted_;
   };
 
-  // group_communicator.cpp: the frame of every call.
+  // The frame of every call.
   CallRecord& begin(CallKind kind);
   void place(CallRecord& call, const void* data, std::size_t bytes) const;
   [[nodiscard]] Status enter(Deadline deadline);
@@ -114,7 +114,7 @@ class GroupCommunicator final : public Communicator {
   [[nodiscard]] std::vector<Part> parts_of(
       std::span<const std::uint64_t> counts, DType dtype) const;
 
-  // collectives.cpp: the work between the synchronizations.
+  // The work between the synchronizations (collectives.cpp).
   [[nodiscard]] Rounds plan(std::span<const Part> parts, std::size_t staged_window) const;
   [[nodiscard]] static Part cut(const Part& part, const Rounds& rounds, std::size_t round);
   [[nodiscard]] std::byte* staging(std::size_t r) const;
@@ -131,10 +131,10 @@ class GroupCommunicator final : public Communicator {
   [[nodiscard]] Status exchange_rounds(
       const std::byte* send, std::byte* receive, Deadline deadline);
 
-  // create_heap.cpp
+  // Aborts the session with `error`, as of heap/create.cpp.
   [[nodiscard]] Status refuse_heap(Status error);
 
-  // split.cpp
+  // Reserves a group of the session for `member_count` ranks.
   [[nodiscard]] std::size_t claim_group(std::size_t member_count);
 
   std::shared_ptr<Session> session_;

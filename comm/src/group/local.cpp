@@ -29,7 +29,7 @@ std::shared_ptr<void> map_block() {
 }  // namespace
 
 std::vector<std::unique_ptr<Communicator>> make_local_group(int size) {
-  MUSTER_CHECK(size >= 1 && size <= kRankMax, "local group of " + std::to_string(size) + " ranks");
+  MUSTER_CHECK(size >= 1 && size <= kRankMax, concat("local group of ", size, " ranks"));
   const std::shared_ptr<void> memory = map_block();
   auto* block = static_cast<SessionBlock*>(memory.get());
   block->group_members[0].store(static_cast<std::uint32_t>(size));

@@ -12,13 +12,15 @@ namespace muster::comm {
 
 namespace {
 
-// What to say when the system refuses to map: ENOMEM stands for two limits.
+// The error of a refused mapping: ENOMEM stands for two limits.
 Status no_address_space(std::size_t bytes, int error) {
-  std::string text = "mapping " + std::to_string(bytes) + " bytes: " + std::strerror(error);
+  std::string text = concat("mapping ", bytes, " bytes: ", std::strerror(error));
   rlimit limit{};
   if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-    text += "; the address space of this process is limited to " + std::to_string(limit.rlim_cur) +
-            " bytes: raise it (ulimit -v) or ask for less";
+    text += concat(
+        "; the address space of this process is limited to ",
+        limit.rlim_cur,
+        " bytes: raise it (ulimit -v) or ask for less");
   } else if (error == ENOMEM) {
     text += "; ask for less, or raise vm.max_map_count where there are many views";
   }

@@ -31,12 +31,12 @@ class Mapping {
   std::size_t bytes_{0};
 };
 
-// Address space that nothing else gets and nobody can touch, to be filled by map_file_at. Takes no
+// Reserves address space without access, to be filled by map_file_at. Takes no
 // memory. kResourceExhausted with the limit of the process.
 [[nodiscard]] Expected<Mapping> reserve_address_space(std::size_t bytes);
 
-// [offset, offset + bytes) of `file` over [at, at + bytes), which lies in a reservation. All are
-// multiples of the page size.
+// Maps [offset, offset + bytes) of `file` over [at, at + bytes), which is within a reservation. All
+// are multiples of the page size.
 [[nodiscard]] Status map_file_at(std::byte* at, std::size_t bytes, int file, std::uint64_t offset);
 
 }  // namespace muster::comm

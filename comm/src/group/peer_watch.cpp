@@ -15,7 +15,7 @@ bool PeerWatch::is_dead(int rank, int pid) {
   if (!pidfd.valid()) {
     pidfd = FileDescriptor{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))};
     if (!pidfd.valid()) {
-      // Kernels before 5.3 have no pidfd; kill() tells death only after the parent has waited.
+      // Kernels before 5.3 have no pidfd; kill() reports a death only after the parent has waited.
       return errno == ESRCH || ::kill(pid, 0) != 0;
     }
   }
@@ -24,7 +24,7 @@ bool PeerWatch::is_dead(int rank, int pid) {
 }
 
 std::string process_state(int pid) {
-  const auto stat = read_file("/proc/" + std::to_string(pid) + "/stat", 4096);
+  const auto stat = read_file(concat("/proc/", pid, "/stat"), 4096);
   if (!stat) {
     return "dead";
   }

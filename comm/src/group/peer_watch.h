@@ -1,6 +1,6 @@
-// Whether the process of a peer still runs.
+// Liveness of the processes of peers.
 //
-// Thread-safe: sub-communicators and heaps of one rank may wait in threads of their own.
+// Thread-safe: sub-communicators and heaps of one rank may wait in separate threads.
 #pragma once
 
 #include <muster/common/file.h>
@@ -24,7 +24,7 @@ class PeerWatch {
   std::vector<FileDescriptor> pidfds_;
 };
 
-// "running", "stopped", "dead" as /proc tells it: for messages.
+// Returns "running", "stopped" or "dead" according to /proc, for messages.
 [[nodiscard]] std::string process_state(int pid);
 
 }  // namespace muster::comm

@@ -56,28 +56,27 @@ Status Session::first_error() const {
     }
     std::this_thread::yield();
   }
-  return muster::aborted("a peer aborted and died before it could say why");
+  return muster::aborted("a peer aborted and died before it could report the reason");
 }
 
 Status Session::failure() {
   const Status first = first_error();
-  return told_.exchange(true) ? muster::aborted(first.message()) : first;
+  return reported_.exchange(true) ? muster::aborted(first.message()) : first;
 }
 
 std::string Session::name(int rank) const {
   const std::int32_t pid = parts_.block->members[rank].pid.load();
-  const std::string text = "rank " + std::to_string(rank);
-  return pid == 0 ? text : text + " (pid " + std::to_string(pid) + ")";
+  return pid == 0 ? concat("rank ", rank) : concat("rank ", rank, " (pid ", pid, ")");
 }
 
 std::string Session::name_with_state(int rank) const {
   const MemberBlock& member = parts_.block->members[rank];
-  const std::string text = "rank " + std::to_string(rank);
   if (member.state.load() == MemberState::kAbsent) {
-    return text + " (never joined)";
+    return concat("rank ", rank, " (never joined)");
   }
   const std::int32_t pid = member.pid.load();
-  return pid == 0 ? text : text + " (pid " + std::to_string(pid) + ", " + process_state(pid) + ")";
+  return pid == 0 ? concat("rank ", rank)
+                  : concat("rank ", rank, " (pid ", pid, ", ", process_state(pid), ")");
 }
 
 std::string Session::gone(int rank) {

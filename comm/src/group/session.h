@@ -21,7 +21,7 @@ class Session {
  public:
   struct Parts {
     SessionBlock* block{nullptr};
-    std::shared_ptr<void> memory;  // Keeps `block` and all that lies behind it.
+    std::shared_ptr<void> memory;  // Owns `block` and all that follows it.
     std::byte* staging{nullptr};  // [kGroupMax][size][kStagingBytes]; null where ranks are threads.
     std::unique_ptr<Heap> heap;
     // The memory file behind `memory` and its first `file_bytes`, laid out by connect. Null where
@@ -63,13 +63,13 @@ class Session {
   // Frees all waiters of all groups. The first reason of the session stays.
   void abort(const Status& reason);
 
-  // Aborts the session with `error` and returns the session's first error: `error`, unless somebody
-  // was faster.
+  // Aborts the session with `error` and returns the session's first error: `error`, unless another
+  // rank was faster.
   [[nodiscard]] Status fail(const Status& error);
 
   [[nodiscard]] bool aborted() const;
 
-  // The first error with its own code when this rank is told for the first time, then as kAborted.
+  // Returns the first error: the first time with its own code, then as kAborted.
   [[nodiscard]] Status failure();
 
   // "rank 2 (pid 4711)".
@@ -86,7 +86,7 @@ class Session {
 
   Parts parts_;
   PeerWatch watch_;
-  std::atomic<bool> told_{false};
+  std::atomic<bool> reported_{false};  // failure() has returned the first error.
 };
 
 }  // namespace muster::comm

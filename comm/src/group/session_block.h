@@ -1,7 +1,7 @@
 // The layout of the memory that all ranks of a session see: one mapping for processes, one
 // allocation for threads.
 //
-// The memory starts zeroed, and zero is the initial state of every field; nobody constructs it, so
+// The memory starts zeroed, and zero is the initial state of every field; no rank constructs it, so
 // there is no moment when one rank resets what another has already written.
 #pragma once
 
@@ -18,7 +18,7 @@ inline constexpr std::size_t kReasonBytes = 1024;
 inline constexpr std::size_t kStagingBytes = std::size_t{4} << 20;  // Per rank and group.
 
 // Records and inline data alternate between two places: a rank that is already in the next call
-// does not disturb a peer that still reads this one, and nobody can be two calls ahead.
+// does not disturb a peer that still reads this one, and no rank can be two calls ahead.
 struct RankSlot {
   alignas(64) std::atomic<std::uint32_t> arrived_for;  // The epoch this rank last waited to see.
   std::atomic<std::uint32_t> in_call;  // 1 while this rank may touch memory of its peers.
@@ -49,8 +49,9 @@ struct SessionBlock {
   std::uint32_t abort_code;  // A StatusCode.
   char abort_reason[kReasonBytes];
   MemberBlock members[kRankMax];
-  std::atomic<std::uint32_t> group_members[kGroupMax];  // 0: the group is free.
-  std::atomic<std::uint64_t> claimed_bytes;  // Of the memory file, behind what connect laid out.
+  std::atomic<std::uint32_t> group_members[kGroupMax];  // Zero if the group is free.
+  std::atomic<std::uint64_t>
+      claimed_bytes;  // Bytes of the memory file behind the layout of connect.
   GroupBlock groups[kGroupMax];
 };
 

@@ -40,13 +40,11 @@ Layout layout_of(const ConnectOptions& options) {
 Status check(const ConnectOptions& options) {
   if (options.size < 1 || options.size > kRankMax) {
     return invalid_argument(
-        "world size " + std::to_string(options.size) + ": shared memory connects 1 to " +
-        std::to_string(kRankMax) + " ranks");
+        "world size must be between 1 and ", kRankMax, " with shm, got ", options.size);
   }
   if (options.rank < 0 || options.rank >= options.size) {
     return invalid_argument(
-        "there is no rank " + std::to_string(options.rank) + " in a world of " +
-        std::to_string(options.size));
+        "rank must be between 0 and ", options.size - 1, ", got ", options.rank);
   }
   if (options.heap_bytes_per_rank > std::size_t{1} << 40) {
     return invalid_argument("heap_bytes_per_rank is over 1 TiB");
@@ -59,8 +57,10 @@ Expected<std::shared_ptr<void>> map(const FileDescriptor& memory, std::uint64_t 
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memory.get(), 0);
   if (mapping == MAP_FAILED) {
     return io_error(
-        "mapping " + std::to_string(bytes) +
-            " bytes of address space (lower heap_bytes_per_rank when it is limited)",
+        concat(
+            "mapping ",
+            bytes,
+            " bytes of address space (lower heap_bytes_per_rank when it is limited)"),
         errno);
   }
   return std::shared_ptr<void>{mapping, [bytes](void* begin) { ::munmap(begin, bytes); }};
@@ -87,7 +87,7 @@ std::shared_ptr<Session> join(
   parts.rank = options.rank;
   parts.size = options.size;
   parts.pid = ::getpid();
-  std::uint32_t unused = 0;  // Whoever comes first counts all members of the world.
+  std::uint32_t unused = 0;  // The first rank to arrive counts all members of the world.
   parts.block->group_members[0].compare_exchange_strong(
       unused, static_cast<std::uint32_t>(options.size));
   return std::make_shared<Session>(std::move(parts));
@@ -110,7 +110,7 @@ Expected<std::unique_ptr<Communicator>> connect_shm(
   std::iota(members.begin(), members.end(), 0);
   auto world = std::make_unique<GroupCommunicator>(
       session, std::size_t{0}, options.rank, std::move(members));
-  // Rank 0 has joined before it hands the memory out: whoever gets it sees when rank 0 dies or
+  // Rank 0 has joined before it hands the memory out: a rank that gets it sees when rank 0 dies or
   // gives up.
   if (options.rank == 0) {
     if (const Status met = hand_out_memory(options, *session->file(), layout.bytes, deadline);

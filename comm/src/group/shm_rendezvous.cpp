@@ -41,9 +41,11 @@ struct Address {
 
 // Abstract names are at most 107 bytes and belong to the machine, so: user and a hash.
 Address address_of(const std::string& session) {
-  const std::string text =
-      "muster/" + std::to_string(::geteuid()) + "/" +
-      to_hex(hash128(std::as_bytes(std::span{session.data(), session.size()})));
+  const std::string text = concat(
+      "muster/",
+      ::geteuid(),
+      "/",
+      to_hex(hash128(std::as_bytes(std::span{session.data(), session.size()}))));
   Address address;
   address.name.sun_family = AF_UNIX;
   std::memcpy(address.name.sun_path + 1, text.data(), text.size());
@@ -55,7 +57,7 @@ const sockaddr* generic(const Address& address) {
   return reinterpret_cast<const sockaddr*>(&address.name);
 }
 
-// Whether `fd` becomes readable before the deadline.
+// True if `fd` becomes readable before the deadline.
 bool wait_readable(int fd, Deadline deadline) {
   while (true) {
     const auto left = std::chrono::ceil<milliseconds>(
@@ -149,7 +151,7 @@ std::string list_absent(const std::vector<bool>& came) {
   std::string text;
   for (std::size_t r = 0; r < came.size(); ++r) {
     if (!came[r]) {
-      text += (text.empty() ? "rank " : ", rank ") + std::to_string(r);
+      text += concat(text.empty() ? "rank " : ", rank ", r);
     }
   }
   return text;
@@ -187,9 +189,14 @@ Status serve_one(
   const Status sent = send_answer(peer.get(), answer, memory);
   if (answer != Answer::kWelcome) {
     return invalid_argument(
-        "a process that calls itself rank " + std::to_string(hello.rank) + " of " +
-        std::to_string(hello.size) + " came to session \"" + options.session + "\" of " +
-        std::to_string(options.size) +
+        "a process that calls itself rank ",
+        hello.rank,
+        " of ",
+        hello.size,
+        " came to session \"",
+        options.session,
+        "\" of ",
+        options.size,
         " ranks; start all ranks with the same program, world size and heap size, each rank once");
   }
   if (sent.ok()) {
@@ -230,7 +237,7 @@ Expected<FileDescriptor> create_shared_memory(std::uint64_t bytes) {
     return io_error("memfd_create", errno);
   }
   if (::ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0) {
-    return io_error("shared memory of " + std::to_string(bytes) + " bytes", errno);
+    return io_error(concat("shared memory of ", bytes, " bytes"), errno);
   }
   if (::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
     return io_error("sealing the shared memory", errno);
@@ -283,12 +290,13 @@ Expected<FileDescriptor> fetch_shared_memory(
       return version_mismatch("rank 0 runs another version of muster");
     case Answer::kOtherSize:
       return invalid_argument(
-          "rank 0 was started with another world size or heap size than rank " +
-          std::to_string(options.rank) + " of " + std::to_string(options.size));
+          "rank 0 was started with another world size or heap size than rank ",
+          options.rank,
+          " of ",
+          options.size);
     case Answer::kRankTaken:
       return invalid_argument(
-          "there is already a rank " + std::to_string(options.rank) + " in session \"" +
-          options.session + "\"");
+          "there is already a rank ", options.rank, " in session \"", options.session, "\"");
   }
   return internal_error("rank 0 gave an unknown answer");
 }

@@ -1,5 +1,5 @@
-// How the ranks of one host find each other: rank 0 creates the shared memory and hands it out over
-// an abstract unix socket, which leaves no name in any file system.
+// Rendezvous of the ranks of one host: rank 0 creates the shared memory and sends it to the others
+// over an abstract unix socket, which leaves no name in any file system.
 #pragma once
 
 #include <muster/comm/backends.h>
@@ -9,8 +9,8 @@
 
 namespace muster::comm {
 
-// Rank 0: a zeroed memory file that nobody can make shorter under a peer's feet; symmetric heaps
-// make it longer.
+// Called by rank 0. Creates a zeroed memory file that no rank can shrink while a peer uses it;
+// symmetric heaps extend it.
 [[nodiscard]] Expected<FileDescriptor> create_shared_memory(std::uint64_t bytes);
 
 // Rank 0: waits until every other rank has fetched `memory` of `bytes`.

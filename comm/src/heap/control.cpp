@@ -24,8 +24,8 @@ std::string PhaseText::load() const {
   return {text, std::min<std::size_t>(length_.load(std::memory_order_relaxed), sizeof text)};
 }
 
-// A step of FNV-1a over words, with the high bits folded back: enough to tell names and sizes apart
-// in a check against mistakes.
+// A step of FNV-1a over words, with the high bits folded back: enough to distinguish names and
+// sizes in a check against mistakes.
 std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
   hash = (hash ^ word) * 0x100000001b3;
   return hash ^ (hash >> 29);

@@ -1,4 +1,4 @@
-// What the ranks of a symmetric heap tell each other besides its content. Shared like the chunks;
+// Control block of a symmetric heap, through which its ranks synchronise. Shared like the chunks;
 // zero is the initial state of every field.
 #pragma once
 
@@ -13,8 +13,8 @@
 
 namespace muster::comm {
 
-// The name of a phase. In atomic words: who looks for a late rank may read while it writes, and
-// finds out afterwards that it had come. Longer names are cut.
+// The name of a phase, in atomic words: a rank that looks for a late peer may read the name while
+// the peer writes it. Longer names are cut.
 class PhaseText {
  public:
   void store(std::string_view text);
@@ -26,7 +26,7 @@ class PhaseText {
   std::atomic<std::uint64_t> words_[kWords];
 };
 
-// What a rank says when it arrives at a barrier.
+// The record of a rank that has arrived at a barrier.
 struct HeapArrival {
   alignas(64) std::atomic<std::uint64_t> phase_hash;
   std::atomic<std::int64_t> at_ns;  // On the monotonic clock of the host.
@@ -39,8 +39,9 @@ struct HeapArrival {
 // Arrivals alternate between two places: a rank may be at the next barrier while a peer still reads
 // of this one, and cannot be further.
 struct HeapSlot {
-  alignas(64) std::atomic<std::uint32_t> last;  // 1 + place of the last arrival; 0: none yet.
-  std::atomic<std::uint32_t> left;              // 1 once this rank has destroyed its heap.
+  alignas(64)
+      std::atomic<std::uint32_t> last;  // 1 + place of the last arrival, or zero before the first.
+  std::atomic<std::uint32_t> left;      // 1 once this rank has destroyed its heap.
   HeapArrival arrivals[2];
 };
 

@@ -17,15 +17,15 @@ Expected<std::unique_ptr<SymmetricHeap>> SymmetricHeap::create(
   auto* group = dynamic_cast<GroupCommunicator*>(&ranks);
   if (group == nullptr) {
     return unimplemented(
-        "a symmetric heap needs ranks that share memory, but these are connected by \"" +
-        std::string{ranks.backend()} +
+        "a symmetric heap needs ranks that share memory, but these are connected by \"",
+        ranks.backend(),
         "\"; put the group on one host and connect it with shm (MUSTER_COMM=shm), or exchange by "
         "all-to-all");
   }
   return group->create_heap(bytes, deadline);
 }
 
-// A rank that cannot go on tells the others by aborting: all get its reason.
+// A rank that cannot continue aborts the session, so that all ranks return its reason.
 Status GroupCommunicator::refuse_heap(Status error) {
   return leave(
       session_->fail(error.context("symmetric heap on " + session_->name(session_->rank()))));
@@ -43,23 +43,23 @@ Expected<std::unique_ptr<SymmetricHeap>> GroupCommunicator::create_heap(
   }
   if (bytes > kHeapBytesMax / size_) {
     return refuse_heap(resource_exhausted(
-        std::to_string(size_) + " chunks of " + std::to_string(bytes) +
-        " bytes do not fit into any address space; ask for less"));
+        size_, " chunks of ", bytes, " bytes do not fit into any address space; ask for less"));
   }
   HeapShape shape;
   shape.ranks = size_;
   shape.stride =
       (bytes + kSymmetricGranularity - 1) / kSymmetricGranularity * kSymmetricGranularity;
 
-  // The leader takes a group for the heap's own barrier and the pages, and says where they are.
-  // Threads share its mapping, which stays until the last of them lets go.
+  // The leader takes a group for the heap's own barrier and the pages, and publishes their place.
+  // Threads share its mapping until the last of them releases it.
   std::shared_ptr<HeapPages> pages;
   HeapFile file{session_->file(), 0};
   if (rank_ == 0) {
     own.result = claim_group(size_);
     if (own.result == kGroupMax) {
       return refuse_heap(resource_exhausted(
-          "all " + std::to_string(kGroupMax) +
+          "all ",
+          kGroupMax,
           " groups of this session are in use; destroy sub-communicators and heaps that are no "
           "longer needed"));
     }
@@ -90,7 +90,7 @@ Expected<std::unique_ptr<SymmetricHeap>> GroupCommunicator::create_heap(
   } else if (rank_ != 0) {
     pages = *reinterpret_cast<const std::shared_ptr<HeapPages>*>(leader.offset);  // NOLINT
   }
-  // Nobody uses the heap, or lets go of it, before all have it.
+  // No rank uses or releases the heap before all ranks have it.
   MUSTER_RETURN_IF_ERROR(synchronize(deadline));
   GroupHeap::Parts parts;
   parts.session = session_;

@@ -1,5 +1,7 @@
 #include "comm/src/heap/heap.h"
 
+#include <muster/comm/agree.h>
+
 #include <algorithm>
 #include <bit>
 #include <chrono>
@@ -13,7 +15,8 @@ constexpr std::string_view kSealPhase = "seal of the symmetric heap";
 constexpr std::size_t kNamedMax = 8;  // Ranks that one message describes.
 
 std::int64_t monotonic_ns() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  // The clock of the machine: ranks compare their times, so all must read the same one.
+  const auto now = Clock::system().now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
@@ -48,7 +51,7 @@ class GroupHeap::PhaseMeeting final : public Meeting {
               last_seen(rank.r);
     }
     if (ranks.size() > kNamedMax) {
-      text += "; and " + std::to_string(ranks.size() - kNamedMax) + " more ranks have not";
+      text += concat("; and ", ranks.size() - kNamedMax, " more ranks have not");
     }
     return text.empty() ? "a peer has not reached " + quote(phase_) : text;
   }
@@ -99,15 +102,21 @@ std::string GroupHeap::name(std::size_t r) const {
 Expected<std::size_t> GroupHeap::allocate(std::size_t bytes, std::size_t alignment) {
   if (!std::has_single_bit(alignment) || alignment > kSymmetricGranularity) {
     return invalid_argument(
-        "symmetric heap: alignment " + std::to_string(alignment) + " is not a power of two up to " +
-        std::to_string(kSymmetricGranularity));
+        "symmetric heap: alignment must be a power of two up to ",
+        kSymmetricGranularity,
+        ", got ",
+        alignment);
   }
   // The stride is a multiple of every alignment, so `begin` is at most the stride.
   const std::size_t begin = (used_ + alignment - 1) / alignment * alignment;
   if (bytes > stride() - begin) {
     return resource_exhausted(
-        "symmetric heap: " + std::to_string(bytes) + " bytes wanted, " +
-        std::to_string(stride() - begin) + " left of " + std::to_string(stride()) +
+        "symmetric heap: ",
+        bytes,
+        " bytes wanted, ",
+        stride() - begin,
+        " left of ",
+        stride(),
         "; create it with more bytes per rank");
   }
   used_ = begin + bytes;
@@ -118,44 +127,34 @@ Expected<std::size_t> GroupHeap::allocate(std::size_t bytes, std::size_t alignme
 
 Status GroupHeap::seal(Deadline deadline) {
   MUSTER_RETURN_IF_ERROR(meet(kSealPhase, deadline));
-  // The odd ones out are those that differ from the most common answer, of equally common ones that
-  // of the lowest rank. All ranks read the same answers.
-  const std::size_t ranks = parts_.members.size();
-  std::size_t model = 0;
-  std::size_t model_votes = 0;
-  for (std::size_t r = 0; r < ranks; ++r) {
-    std::size_t votes = 0;
-    for (std::size_t other = 0; other < ranks; ++other) {
-      const bool same = arrival(other).allocation_hash.load() == arrival(r).allocation_hash.load();
-      votes += same ? 1U : 0U;
-    }
-    if (votes > model_votes) {
-      model = r;
-      model_votes = votes;
-    }
+  std::vector<std::uint64_t> hashes;
+  for (std::size_t r = 0; r < parts_.members.size(); ++r) {
+    hashes.push_back(arrival(r).allocation_hash.load());
   }
-  if (model_votes == ranks) {
+  const Dissent dissent = find_dissent(hashes);
+  if (dissent.ranks.empty()) {
     return {};
   }
   std::string text;
-  std::size_t named = 0;
-  for (std::size_t r = 0; r < ranks; ++r) {
-    if (arrival(r).allocation_hash.load() == arrival(model).allocation_hash.load()) {
-      continue;
-    }
-    if (++named <= kNamedMax) {
-      text += (text.empty() ? "" : ", ") + describe_allocations(r);
-    }
+  for (const std::size_t r :
+       std::span{dissent.ranks}.first(std::min(dissent.ranks.size(), kNamedMax))) {
+    text += (text.empty() ? "" : ", ") + describe_allocations(r);
   }
   return parts_.session->fail(invalid_argument(
-      "allocations in the symmetric heap differ: " + text + ", but " + describe_allocations(model) +
+      "allocations in the symmetric heap differ: ",
+      text,
+      ", but ",
+      describe_allocations(dissent.model),
       "; all ranks must ask for the same sizes and alignments in the same order"));
 }
 
 std::string GroupHeap::describe_allocations(std::size_t r) const {
-  const HeapArrival& said = arrival(r);
-  return name(r) + " made " + std::to_string(said.allocation_count.load()) +
-         " allocations up to offset " + std::to_string(said.allocation_bytes.load());
+  return concat(
+      name(r),
+      " made ",
+      arrival(r).allocation_count.load(),
+      " allocations up to offset ",
+      arrival(r).allocation_bytes.load());
 }
 
 // --- views ---
@@ -164,21 +163,28 @@ Expected<std::span<std::byte>> GroupHeap::map_view(std::span<const Piece> pieces
   std::size_t bytes = 0;
   for (std::size_t p = 0; p < pieces.size(); ++p) {
     const Piece& piece = pieces[p];
-    const auto refuse = [&](const std::string& why) {
+    const auto refuse = [&](const auto&... why) {
       return invalid_argument(
-          "view of the symmetric heap: piece " + std::to_string(p) + " (rank " +
-          std::to_string(piece.peer) + ", offset " + std::to_string(piece.offset) + ", " +
-          std::to_string(piece.bytes) + " bytes) " + why);
+          "view of the symmetric heap: piece ",
+          p,
+          " (rank ",
+          piece.peer,
+          ", offset ",
+          piece.offset,
+          ", ",
+          piece.bytes,
+          " bytes) ",
+          why...);
     };
     if (piece.peer < 0 || piece.peer >= size()) {
-      return refuse("is of no rank of this group of " + std::to_string(size()));
+      return refuse("must name a rank of this group of ", size());
     }
     if (piece.bytes == 0 || piece.bytes % kSymmetricGranularity != 0 ||
         piece.offset % kSymmetricGranularity != 0) {
-      return refuse("is not in whole pages of " + std::to_string(kSymmetricGranularity) + " bytes");
+      return refuse("must consist of whole pages of ", kSymmetricGranularity, " bytes");
     }
     if (piece.offset > stride() || piece.bytes > stride() - piece.offset) {
-      return refuse("ends behind the chunk of " + std::to_string(stride()) + " bytes");
+      return refuse("must end within the chunk of ", stride(), " bytes");
     }
     bytes += piece.bytes;
   }
@@ -196,8 +202,13 @@ Status GroupHeap::barrier(
     std::string_view phase, Deadline deadline, std::span<std::int64_t> waited) {
   if (!waited.empty() && waited.size() != parts_.members.size()) {
     return parts_.session->fail(invalid_argument(
-        "barrier of " + quote(phase) + ": waited has " + std::to_string(waited.size()) +
-        " entries for " + std::to_string(size()) + " ranks on " +
+        "barrier of ",
+        quote(phase),
+        ": waited must have one entry for each of ",
+        size(),
+        " ranks, got ",
+        waited.size(),
+        " on ",
         parts_.session->name(parts_.session->rank())));
   }
   MUSTER_RETURN_IF_ERROR(meet(phase, deadline));
@@ -212,13 +223,13 @@ Status GroupHeap::meet(std::string_view phase, Deadline deadline) {
   constexpr auto kRelaxed = std::memory_order_relaxed;  // The barrier orders them.
   ++barrier_count_;
   HeapSlot& own = slot(static_cast<std::size_t>(rank()));
-  HeapArrival& said = own.arrivals[barrier_count_ % 2];
-  said.phase.store(phase);
-  said.phase_hash.store(hash_of(phase), kRelaxed);
-  said.allocation_hash.store(allocation_hash_, kRelaxed);
-  said.allocation_count.store(allocation_count_, kRelaxed);
-  said.allocation_bytes.store(used_, kRelaxed);
-  said.at_ns.store(monotonic_ns(), kRelaxed);
+  HeapArrival& now = own.arrivals[barrier_count_ % 2];
+  now.phase.store(phase);
+  now.phase_hash.store(hash_of(phase), kRelaxed);
+  now.allocation_hash.store(allocation_hash_, kRelaxed);
+  now.allocation_count.store(allocation_count_, kRelaxed);
+  now.allocation_bytes.store(used_, kRelaxed);
+  now.at_ns.store(monotonic_ns(), kRelaxed);
   own.last.store(static_cast<std::uint32_t>(1 + barrier_count_ % 2), std::memory_order_release);
   MUSTER_RETURN_IF_ERROR(barrier_.arrive_and_wait(deadline, PhaseMeeting{*this, phase}));
   return check_phases(phase);
@@ -230,7 +241,7 @@ Status GroupHeap::check_phases(std::string_view phase) const {
     if (arrival(r).phase_hash.load(std::memory_order_relaxed) == own) {
       continue;
     }
-    // From rank 0's point of view on every rank, so that all say the same.
+    // Every rank compares with rank 0, so that all report the same.
     std::size_t odd = 1;
     while (odd + 1 < parts_.members.size() &&
            arrival(odd).phase_hash.load() == arrival(0).phase_hash.load()) {

@@ -18,11 +18,11 @@ class GroupHeap final : public SymmetricHeap {
  public:
   struct Parts {
     std::shared_ptr<Session> session;
-    std::size_t parent{0};             // Of SessionBlock::groups: of the communicator.
+    std::size_t parent{0};             // Index of the communicator in SessionBlock::groups.
     std::size_t group{0};              // Claimed for this heap alone.
     int rank{0};                       // In the group.
     std::vector<int> members;          // World ranks.
-    std::shared_ptr<HeapPages> pages;  // Where ranks are threads: the same for all of them.
+    std::shared_ptr<HeapPages> pages;  // The same object for all ranks that are threads.
   };
 
   explicit GroupHeap(Parts parts);
@@ -50,7 +50,7 @@ class GroupHeap final : public SymmetricHeap {
 
   [[nodiscard]] HeapSlot& slot(std::size_t r) const { return parts_.pages->control().slots[r]; }
 
-  // What rank r said at the barrier that this rank was at last.
+  // The record of rank r at the last barrier of this rank.
   [[nodiscard]] const HeapArrival& arrival(std::size_t r) const {
     return slot(r).arrivals[barrier_count_ % 2];
   }

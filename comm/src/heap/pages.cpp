@@ -14,13 +14,16 @@ namespace muster::comm {
 
 namespace {
 
-// Several groups of a session may grow its file at the same time; nobody can make it shorter.
+// Several groups of a session may grow its file at the same time; no rank can shrink it.
 Status grow(int file, std::uint64_t bytes) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
     return resource_exhausted(  // The system would send a signal.
-        "a memory file of " + std::to_string(bytes) + " bytes is over the limit of " +
-        std::to_string(limit.rlim_cur) + " bytes for files of this process; raise it (ulimit -f)");
+        "a memory file of ",
+        bytes,
+        " bytes is over the limit of ",
+        limit.rlim_cur,
+        " bytes for files of this process; raise it (ulimit -f)");
   }
   while (true) {
     struct stat state {};
@@ -33,7 +36,7 @@ Status grow(int file, std::uint64_t bytes) {
     }
     // EPERM: a peer has made it longer than that meanwhile.
     if (::ftruncate(file, static_cast<off_t>(bytes)) != 0 && errno != EPERM && errno != EINTR) {
-      return io_error("memory file of " + std::to_string(bytes) + " bytes", errno);
+      return io_error(concat("memory file of ", bytes, " bytes"), errno);
     }
   }
 }

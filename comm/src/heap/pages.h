@@ -35,7 +35,7 @@ struct HeapFile {
   std::uint64_t begin{0};
 };
 
-// By one rank for all of a heap. The range is zeroed and nobody else gets it.
+// Called by one rank for the whole heap. The range is zeroed and belongs to this heap alone.
 [[nodiscard]] Expected<HeapFile> claim_heap_file(Session& session, const HeapShape& shape);
 
 class HeapPages {
@@ -43,7 +43,8 @@ class HeapPages {
   [[nodiscard]] static Expected<std::shared_ptr<HeapPages>> map(
       HeapFile file, const HeapShape& shape);
 
-  // Of chunk 0. The pages before the first and after the last chunk cannot be touched.
+  // The first byte of chunk 0. The pages before the first and after the last chunk cannot be
+  // touched.
   [[nodiscard]] std::byte* base() const { return chunks_.begin() + kPageBytes; }
 
   [[nodiscard]] std::size_t stride() const { return shape_.stride; }

@@ -1,44 +1,12 @@
 #include "optimizer/src/layout/layout.h"
 #include "optimizer/src/zero1/zero1.h"
 
-#include <iomanip>
-#include <sstream>
+#include <muster/comm/agree.h>
+
+#include <optional>
 
 namespace muster::optimizer {
 namespace {
-
-std::string hashes_text(std::span<const std::int64_t> hashes) {
-  std::ostringstream text;
-  for (std::size_t rank = 0; rank < hashes.size(); ++rank) {
-    text << (rank == 0 ? "" : ", ") << "rank " << rank << ": ";
-    if (hashes[rank] == 0) {
-      text << "refused its own";
-    } else {
-      text << std::hex << std::setw(16) << std::setfill('0')
-           << static_cast<std::uint64_t>(hashes[rank]) << std::dec;
-    }
-  }
-  return text.str();
-}
-
-// `hash` 0: this rank has found its own parameters unusable and says so, so that nobody waits for
-// it.
-Status compare_plans(std::uint64_t hash, comm::Communicator& world, Deadline deadline) {
-  const auto ranks = static_cast<std::size_t>(world.size());
-  std::vector<std::int64_t> hashes(ranks, 0);
-  hashes[static_cast<std::size_t>(world.rank())] = static_cast<std::int64_t>(hash);
-  const std::vector<std::size_t> counts(ranks, 1);
-  MUSTER_RETURN_IF_ERROR(
-      world.all_gather(std::span{hashes}, counts, deadline).context("comparing optimizer plans"));
-  for (const std::int64_t other : hashes) {
-    if (other != hashes.front()) {
-      return failed_precondition(
-          "ranks were given different parameters, routes or hyperparameters (plan hashes: " +
-          hashes_text(hashes) + "); start all ranks with the same model and options");
-    }
-  }
-  return {};
-}
 
 Expected<Routing> check_locally(
     std::vector<ParameterSpec> specs, const OptimizerOptions& options, bool has_expert_peers) {
@@ -101,8 +69,13 @@ Expected<std::unique_ptr<Optimizer>> Optimizer::create(
     comm::Communicator* expert_peers,
     Deadline deadline) {
   auto routing = check_locally(std::move(specs), options, expert_peers != nullptr);
-  const std::uint64_t hash = routing ? plan_hash(*routing, options) : 0;
-  const Status agreed = compare_plans(hash, world, deadline);
+  const auto hash = routing ? std::optional{plan_hash(*routing, options)} : std::nullopt;
+  const Status agreed = comm::agree(
+      world,
+      hash,
+      "parameters, routes and hyperparameters of the optimizer",
+      deadline,
+      StatusCode::kFailedPrecondition);
   if (!routing) {
     return routing.status();
   }

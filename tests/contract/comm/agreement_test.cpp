@@ -60,6 +60,30 @@ TEST_P(AgreementContract, DifferentElementTypesAreRefused) {
   });
 }
 
+TEST_P(AgreementContract, ReductionsRefuseTypesThatTheyCannotAdd) {
+  expect_refusal(GetParam(), {"all_reduce: cannot reduce bfloat16"}, [](Communicator& c) {
+    std::vector<std::uint16_t> data(4);
+    return c.all_reduce_bytes(data.data(), 4, DType::kBFloat16, ReduceOp::kSum, soon());
+  });
+  expect_refusal(GetParam(), {"reduce_scatter: cannot reduce uint16"}, [](Communicator& c) {
+    std::vector<std::uint16_t> data(3);
+    const std::vector<std::size_t> counts(3, 1);
+    return c.reduce_scatter(std::span{data}, counts, ReduceOp::kMax, soon());
+  });
+}
+
+TEST_P(AgreementContract, CollectivesThatOnlyMoveTakeEveryType) {
+  expect_success(GetParam(), [](Communicator& c) {
+    std::vector<std::uint16_t> data(3);
+    data[static_cast<std::size_t>(c.rank())] = static_cast<std::uint16_t>(0x3f80 + c.rank());
+    const std::vector<std::size_t> counts(3, 1);
+    const Status status = c.all_gather_bytes(data.data(), counts, DType::kBFloat16, soon());
+    return status.ok() && data == std::vector<std::uint16_t>{0x3f80, 0x3f81, 0x3f82}
+               ? std::string{}
+               : "other bits, or " + status.to_string();
+  });
+}
+
 TEST_P(AgreementContract, DifferentPartsOfLargeGathersAreRefused) {
   expect_refusal(
       GetParam(),

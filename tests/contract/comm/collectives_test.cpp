@@ -1,4 +1,4 @@
-// What every backend must compute, for 1 to 4 ranks, small and large, in any memory.
+// Results that every backend must compute, for 1 to 4 ranks, small and large, in any memory.
 #include "tests/contract/comm/samples.h"
 #include "tests/contract/comm/world.h"
 
@@ -254,7 +254,7 @@ TEST_P(CommunicatorContract, MixedStreamsOfCallsStayCorrect) {
   constexpr std::uint64_t kSeed = 20261;
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   expect_success(GetParam(), [](Communicator& c) {
-    Random random{kSeed};  // The same on every rank.
+    Random random{kSeed};  // Identical on every rank.
     std::string errors;
     for (int call = 0; call < 60 && errors.empty(); ++call) {
       const Home home = kHomes[random.below(3)];

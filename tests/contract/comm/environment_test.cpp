@@ -22,7 +22,7 @@ constexpr const char* kNames[] = {
     "MUSTER_COMM",
     "MUSTER_GLOO_STORE"};
 
-// What connect_from_environment answers under exactly this environment.
+// Returns the answer of connect_from_environment under exactly this environment.
 std::vector<std::string> connect_under(const std::vector<Environment>& of_rank) {
   return test::run_ranks(static_cast<int>(of_rank.size()), [&](int rank) {
     for (const char* name : kNames) {

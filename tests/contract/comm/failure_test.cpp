@@ -1,4 +1,4 @@
-// Peers that die, stop or do not come, and aborts: nobody hangs, and the message names who it was.
+// Peers that die, stop or do not come, and aborts: no rank hangs, and the message names the peer.
 #include "tests/contract/comm/world.h"
 
 #include <gtest/gtest.h>
@@ -84,7 +84,7 @@ TEST_P(FailureContract, AbortFromAnotherThreadFreesTheWaiters) {
   });
   EXPECT_EQ(reports.at(0), "aborted: operator pressed stop");
   EXPECT_EQ(reports.at(2), "ok");
-  if (GetParam().backend == Backend::kGloo) {  // Sockets tell that it ended, not why.
+  if (GetParam().backend == Backend::kGloo) {  // Sockets report the end, not the reason.
     EXPECT_TRUE(holds(reports.at(1), "rank 0")) << reports.at(1);
   } else {
     EXPECT_EQ(reports.at(1), "aborted: operator pressed stop");

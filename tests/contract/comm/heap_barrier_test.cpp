@@ -136,7 +136,7 @@ TEST_P(HeapBarrierOfThree, CountersThatWrapAroundLoseNobody) {
   });
 }
 
-// Also across the wrap: who is late is told from who is not by the counter.
+// Also across the wrap: the counter distinguishes late ranks from the others.
 TEST_P(HeapBarrierOfThree, ALateRankIsNamedAtTheWrapToo) {
   const auto reports = run_world_with_side(GetParam(), [](Communicator& c, Communicator& side) {
     return with_heap(c, 4096, [&](SymmetricHeap& heap) {
@@ -299,7 +299,7 @@ TEST_P(HeapBarrierOfThree, TheWaitIsPutDownToTheLateRank) {
                       for_late != *std::max_element(waited.begin(), waited.end()) - 1000) {
           error += " the wait is not that for rank " + std::to_string(late);
         }
-        // Nobody may overwrite the arrivals before all have looked.
+        // No rank may overwrite the arrivals before all have read them.
         const Status looked = c.barrier(soon());
         return error + report(looked);
       });
@@ -317,8 +317,8 @@ TEST_P(HeapBarrierOfThree, AWaitMatrixOfAnotherSizeIsRefusedOnAllRanks) {
   for (const std::string& report : reports) {
     EXPECT_TRUE(holds(
         report,
-        "invalid argument: barrier of 'dispatch': waited has 2 entries for 3 "
-        "ranks on rank 1"))
+        "invalid argument: barrier of 'dispatch': waited must have one entry for each of "
+        "3 ranks, got 2 on rank 1"))
         << report;
   }
 }

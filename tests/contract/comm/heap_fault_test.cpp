@@ -38,7 +38,7 @@ enum class Stage { kBeforeCreate, kInCreate, kBeforeAllocate, kInSeal, kBetween,
 struct Fault {
   Stage stage;
   int signal;
-  // What the message says of the place.
+  // The place in the message.
   std::string place;
 };
 
@@ -193,7 +193,7 @@ std::string live(const ConnectOptions& options, const Fault& fault) {
   return error;
 }
 
-// Whether the system still knows the name under which ranks of `session` meet.
+// True while the name under which ranks of `session` meet exists in the system.
 bool has_socket(const std::string& session) {
   std::ifstream file{"/proc/net/unix"};
   const std::string names{std::istreambuf_iterator<char>{file}, {}};

@@ -1,4 +1,4 @@
-// What a symmetric heap takes from the system, when, and that all of it goes back.
+// Pages and descriptors that a symmetric heap takes from the system, and that it returns them all.
 #include "tests/contract/comm/heap_world.h"
 
 #include <muster/common/file.h>
@@ -37,7 +37,7 @@ std::string describe(const Footprint& f) {
          std::to_string(f.held_bytes / kMiB) + " MiB";
 }
 
-// Of all ranks together: threads share a process, so they look one after the other.
+// The total of all ranks: threads share a process, so they measure one after the other.
 TEST_P(HeapPagesContract, DescriptorsAndMappingsAreThoseOfBeforeOnceTheHeapIsGone) {
   expect_success(GetParam(), [](Communicator& c) {
     const auto met = [&] { return c.barrier(soon()).ok(); };
@@ -134,7 +134,7 @@ TEST_P(HeapPagesContract, MemoryGoesBackWithTheLastHeap) {
         return "round " + std::to_string(round) + ": " + std::to_string(held) + " bytes held, " +
                std::to_string(before) + " at first " + met.to_string();
       }
-      met = c.barrier(soon());  // Nobody takes more before all have looked.
+      met = c.barrier(soon());  // No rank takes more before all have measured.
       if (!met.ok()) {
         return met.to_string();
       }
@@ -200,7 +200,7 @@ TEST_P(HeapPagesOfThree, ChunksOfNoBytesAreRefused) {
   }
 }
 
-// --- limits of a process, which ranks of their own take upon them ---
+// --- limits of a process, set by ranks that are processes ---
 
 // Lets this process map `bytes` more.
 bool limit_address_space(std::size_t bytes) {

@@ -1,4 +1,4 @@
-// What the suites of the symmetric heap share: worlds of threads and processes, and reports.
+// Support for the suites of the symmetric heap: worlds of threads and processes, and reports.
 #pragma once
 
 #include "tests/contract/comm/world.h"
@@ -34,7 +34,7 @@ struct Footprint {
   int descriptors{0};         // All, memory files or not.
   int memory_files{0};        // Descriptors of memory files.
   int mappings{0};            // Of memory files.
-  std::size_t held_bytes{0};  // Of the memory files that have descriptors here.
+  std::size_t held_bytes{0};  // Counts the memory files that have descriptors here.
 };
 
 [[nodiscard]] Footprint footprint();

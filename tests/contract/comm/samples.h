@@ -13,8 +13,8 @@
 
 namespace muster::comm {
 
-// What rank `rank` contributes. Floating-point values have full mantissas and both signs, so that a
-// sum in another order gives other bits.
+// Returns the contribution of rank `rank`. Floating-point values have full mantissas and both
+// signs, so that a sum in another order gives other bits.
 template <typename T>
 std::vector<T> sample(int rank, std::size_t count, std::uint64_t seed) {
   std::vector<T> values(count);
@@ -59,7 +59,7 @@ std::string difference(std::span<const T> got, std::span<const T> wanted, const 
   return {};
 }
 
-// Where a rank keeps the data of a call.
+// The memory in which a rank keeps the data of a call.
 enum class Home { kPrivate, kHeap, kMixed };
 
 // `values` in private memory or in memory of the communicator. Collective.

@@ -1,4 +1,4 @@
-// What only the shared-memory backend promises: how ranks meet, and that nothing is left behind.
+// Promises of the shared-memory backend alone: ranks meet, and nothing is left behind.
 #include "tests/contract/comm/world.h"
 
 #include <muster/common/file.h>
@@ -27,7 +27,7 @@ TEST(ShmRendezvous, NamesTheRanksThatDidNotCome) {
     const auto c = connect_shm(rendezvous.options(rank, 4), Deadline::after(milliseconds{200}));
     return c.status().to_string();
   });
-  // Whoever gives up first tells the other.
+  // The first rank to give up informs the other.
   EXPECT_EQ(reports.at(0).rfind("deadline exceeded: ", 0), 0U) << reports.at(0);
   EXPECT_TRUE(holds(reports.at(0), "rank 2") && holds(reports.at(0), "rank 3")) << reports.at(0);
   EXPECT_EQ(reports.at(1), reports.at(0));
@@ -79,9 +79,12 @@ TEST(ShmRendezvous, UnusableOptionsAreNamed) {
   ConnectOptions options;
   options.rank = 4;
   options.size = 4;
-  EXPECT_TRUE(holds(connect_shm(options, soon()).status().message(), "no rank 4"));
+  EXPECT_TRUE(holds(
+      connect_shm(options, soon()).status().message(), "rank must be between 0 and 3, got 4"));
   options.size = 1000;
-  EXPECT_TRUE(holds(connect_shm(options, soon()).status().message(), "world size 1000"));
+  EXPECT_TRUE(holds(
+      connect_shm(options, soon()).status().message(),
+      "world size must be between 1 and 128 with shm, got 1000"));
 }
 
 TEST(ShmMemory, HeapThatIsFullNamesTheRankOnAllRanks) {

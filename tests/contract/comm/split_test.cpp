@@ -103,7 +103,7 @@ TEST_P(SplitContract, AbortOfAChildAbortsTheParent) {
       (*child)->abort("expert group gave up");
     }
     const Status status = c.barrier(soon());
-    if (c.rank() != 3 && c.backend() == "gloo") {  // Sockets tell that it ended, not why.
+    if (c.rank() != 3 && c.backend() == "gloo") {  // Sockets report the end, not the reason.
       return status.ok() ? std::string{"barrier succeeded"} : std::string{};
     }
     return status.code() == StatusCode::kAborted &&

@@ -112,7 +112,7 @@ TEST_P(HeapContract, AlignmentsThatAreNotPowersOfTwoUpToAPageAreRefused) {
       for (const std::size_t alignment : {0UL, 3UL, 8192UL}) {
         const Status refused = heap.allocate(8, alignment).status();
         if (refused.code() != StatusCode::kInvalidArgument ||
-            !holds(refused.message(), "alignment " + std::to_string(alignment))) {
+            !holds(refused.message(), "got " + std::to_string(alignment))) {
           return refused.to_string();
         }
       }
@@ -121,7 +121,7 @@ TEST_P(HeapContract, AlignmentsThatAreNotPowersOfTwoUpToAPageAreRefused) {
   });
 }
 
-// Allocates as the rank should and as rank `odd` should not; what seal says.
+// Allocates as all ranks should, but rank `odd` differently; returns the message of seal.
 Status seal_with_odd_rank(Communicator& c, SymmetricHeap& heap, int odd, bool same_total) {
   const bool is_odd = c.rank() == odd;
   const auto first = heap.allocate(is_odd ? 128 : 64);
@@ -215,14 +215,14 @@ TEST_P(HeapContract, PiecesThatAreNoWholePagesOfAChunkAreRefusedAndNamed) {
   expect_success(GetParam(), [](Communicator& c) {
     return with_heap(c, 2 * kPage, [&](SymmetricHeap& heap) {
       const std::vector<Case> cases{
-          {{c.size(), 0, kPage}, "is of no rank"},
-          {{-1, 0, kPage}, "is of no rank"},
-          {{0, 0, 0}, "is not in whole pages"},
-          {{0, 64, kPage}, "is not in whole pages"},
-          {{0, 0, kPage + 1}, "is not in whole pages"},
-          {{0, kPage, 2 * kPage}, "ends behind the chunk of 8192 bytes"},
-          {{0, kHuge, kPage}, "ends behind the chunk"},
-          {{0, kPage, kHuge}, "ends behind the chunk"},
+          {{c.size(), 0, kPage}, "must name a rank of this group"},
+          {{-1, 0, kPage}, "must name a rank of this group"},
+          {{0, 0, 0}, "must consist of whole pages"},
+          {{0, 64, kPage}, "must consist of whole pages"},
+          {{0, 0, kPage + 1}, "must consist of whole pages"},
+          {{0, kPage, 2 * kPage}, "must end within the chunk of 8192 bytes"},
+          {{0, kHuge, kPage}, "must end within the chunk"},
+          {{0, kPage, kHuge}, "must end within the chunk"},
       };
       for (const Case& bad : cases) {
         const std::vector<SymmetricHeap::Piece> pieces{{0, 0, kPage}, bad.piece};

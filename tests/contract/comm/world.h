@@ -26,7 +26,7 @@ struct World {
 
 std::ostream& operator<<(std::ostream& out, const World& world);
 
-// What a rank does; the text says what went wrong, "" is a success.
+// The work of one rank; returns a description of the failure, or "" for success.
 using RankWork = std::function<std::string(Communicator&)>;
 
 // A folder and a session name that no other test uses; the folder goes with the object.
@@ -54,8 +54,8 @@ class Rendezvous {
 // Runs `work` on every rank and returns what each of them reported.
 [[nodiscard]] std::vector<std::string> run_world(const World& world, const RankWork& work);
 
-// The same with a second group of the same ranks, which errors of the first do not touch: for tests
-// in which a rank stays away from the first.
+// Also connects a second group of the same ranks, which errors of the first do not affect: for
+// tests in which a rank stays away from the first.
 using RankWorkWithSide = std::function<std::string(Communicator&, Communicator& side)>;
 [[nodiscard]] std::vector<std::string> run_world_with_side(
     const World& world, const RankWorkWithSide& work);

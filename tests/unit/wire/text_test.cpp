@@ -1,4 +1,4 @@
-// Which bytes may travel in a text field.
+// Bytes that a text field may carry.
 #include "wire/src/text.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// How to get a Communicator: ranks as threads, processes of one host, hosts of a network.
+// Functions that connect ranks: threads, processes of one host, or hosts of a network.
 #pragma once
 
 #include <muster/comm/communicator.h>
@@ -25,18 +25,19 @@ struct ConnectOptions {
   std::string gloo_interface{"lo"};
 };
 
-// Processes of one host and one user over shared memory (memfd; nothing is left behind when ranks
-// die), at most 128 ranks. All ranks give the same size and heap_bytes_per_rank.
+// Connects processes of one host and one user over shared memory, at most 128 ranks. The memory is
+// a memfd, so nothing is left behind when ranks die. All ranks give the same size and
+// heap_bytes_per_rank.
 [[nodiscard]] Expected<std::unique_ptr<Communicator>> connect_shm(
     const ConnectOptions& options, Deadline deadline);
 
-// Hosts of a network over Gloo's TCP transport, at most 128 ranks. kUnimplemented where the build
-// has no Gloo. Sets SIGPIPE to ignored when nobody handles it: a dead peer must be an error, not a
-// signal.
+// Connects hosts of a network over Gloo's TCP transport, at most 128 ranks. kUnimplemented where
+// the build has no Gloo. Ignores SIGPIPE unless the program handles it: a dead peer must be an
+// error, not a signal.
 [[nodiscard]] Expected<std::unique_ptr<Communicator>> connect_gloo(
     const ConnectOptions& options, Deadline deadline);
 
-// Whether this build has the Gloo / NCCL backend.
+// True if this build has the Gloo or NCCL backend.
 [[nodiscard]] bool gloo_is_available();
 [[nodiscard]] bool nccl_is_available();
 

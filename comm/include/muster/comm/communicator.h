@@ -5,7 +5,7 @@
 //
 // Errors: a call that cannot finish returns a Status and poisons the communicator: every later call
 // returns kAborted with the first reason. A dead or stopped peer gives kUnavailable or
-// kDeadlineExceeded and names what is known of it ("rank 2 (pid 4711, dead) did not arrive").
+// kDeadlineExceeded with all that is known about it ("rank 2 (pid 4711, dead) did not arrive").
 // After an error the contents of the buffers are unspecified. Nothing here throws.
 //
 // Determinism: reductions combine contributions in rank order, so the result is the same on every
@@ -13,6 +13,7 @@
 #pragma once
 
 #include <muster/common/clock.h>
+#include <muster/common/dtype.h>
 #include <muster/common/expected.h>
 #include <muster/common/ids.h>
 
@@ -27,38 +28,11 @@ namespace muster::comm {
 
 enum class ReduceOp : std::uint8_t { kSum, kMax };
 
-enum class DType : std::uint8_t { kFloat32, kFloat64, kInt32, kInt64, kUint8 };
-
-[[nodiscard]] std::size_t size_bytes(DType dtype);
-
-// Maps C++ element types to DType.
-template <typename T>
-struct DTypeOf;
-
-template <>
-struct DTypeOf<float> {
-  static constexpr DType kValue = DType::kFloat32;
-};
-
-template <>
-struct DTypeOf<double> {
-  static constexpr DType kValue = DType::kFloat64;
-};
-
-template <>
-struct DTypeOf<std::int32_t> {
-  static constexpr DType kValue = DType::kInt32;
-};
-
-template <>
-struct DTypeOf<std::int64_t> {
-  static constexpr DType kValue = DType::kInt64;
-};
-
-template <>
-struct DTypeOf<std::uint8_t> {
-  static constexpr DType kValue = DType::kUint8;
-};
+// The element types of common/dtype.h. Reductions take fp32, fp64, int32, int64 and uint8; all
+// other collectives take every type.
+using muster::DType;
+using muster::DTypeOf;
+using muster::size_bytes;
 
 class Communicator {
  public:
@@ -73,9 +47,9 @@ class Communicator {
   [[nodiscard]] virtual int size() const = 0;
   [[nodiscard]] virtual std::string_view backend() const = 0;  // "local", "shm", "gloo"
 
-  // Collective. Zeroed memory, 64-byte aligned, owned by the communicator and freed with it; every
-  // rank asks for its own size. On shm, collectives whose data lies in such memory read and reduce
-  // it where it lies, without a copy. Keep gradients and parameters here.
+  // Collective. Allocates zeroed memory, 64-byte aligned, owned by the communicator and freed with
+  // it; each rank passes its own size. On shm, collectives on such memory work in place, without a
+  // copy. Keep gradients and parameters here.
   [[nodiscard]] virtual Expected<std::span<std::byte>> allocate_bytes(
       std::size_t size, Deadline deadline) = 0;
 

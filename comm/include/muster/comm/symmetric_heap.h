@@ -1,23 +1,23 @@
-// Memory that every rank of a host can reach at the same place: chunks of equal size, one of each
-// rank, mapped back to back in every rank, so that
+// Memory shared by all ranks of a host: one chunk of equal size per rank, mapped back to back in
+// every rank, so that
 //   pointer(peer, offset) = base() + peer * stride() + offset
-// holds everywhere. On a GPU the same formula is a VMM mapping or an NCCL window.
+// holds on all of them. On a GPU the same formula is a VMM mapping or an NCCL window.
 //
-// Ranks may be threads (make_local_group) or processes (connect_shm) and groups that were split
-// off; other backends are refused with kUnimplemented. Backed by memfd: nothing is left behind when
-// ranks die. A chunk takes pages only when they are touched. The pages before the first and behind
-// the last chunk cannot be touched; from one chunk into the next nothing stops an overrun.
+// Ranks may be threads (make_local_group), processes (connect_shm) or groups split off from them;
+// kUnimplemented for other backends. The memory is a memfd, so nothing is left behind when ranks
+// die, and it takes pages only when they are touched. Guard pages surround the chunks as a whole;
+// they do not stop an overrun from one chunk into the next.
 //
-// Thread-safety: one thread at a time per rank; a heap has meeting places of its own, so another
-// thread may use the communicator meanwhile. Access to peers' memory is ordered by barrier() only:
-// what a rank wrote anywhere before it is visible to all after it.
+// Thread-safety: one thread at a time per rank. A heap has its own barriers, so another thread may
+// use the communicator meanwhile. Only barrier() orders access to peers' memory: all writes of a
+// rank before it are visible to every rank after it.
 //
-// Errors: a peer that is dead or late ends a wait with a Status that names the rank (its number in
-// the world, as in all messages) and the phase it did not reach, and poisons the communicator like
+// Errors: a dead or late peer ends a wait with a Status that names the rank (its number in the
+// world, as in all messages) and the phase that it did not reach. It poisons the communicator like
 // any failed collective. Nothing throws.
 //
-// Destruction is local, in any order: a rank that is done takes nothing away from the others, which
-// only can no longer wait for it. The memory goes back to the system with the last heap.
+// Destruction is local, in any order. It leaves the memory valid for the other ranks, which can no
+// longer synchronise with this one. The memory is freed with the last rank's heap.
 #pragma once
 
 #include <muster/comm/communicator.h>
@@ -49,7 +49,7 @@ class SymmetricHeap {
   SymmetricHeap& operator=(SymmetricHeap&&) = delete;
   virtual ~SymmetricHeap() = default;
 
-  // In the group that it was created on. Plain reads: good for inner loops.
+  // Rank and size of the group that the heap was created on. Plain reads, cheap in inner loops.
   [[nodiscard]] int rank() const { return region_.rank; }
 
   [[nodiscard]] int size() const { return region_.size; }
@@ -67,15 +67,15 @@ class SymmetricHeap {
     return reinterpret_cast<T*>(pointer(peer, offset));  // NOLINT
   }
 
-  // Where `memory` of this rank's chunk lies in it.
+  // Returns the offset of `memory` within this rank's chunk.
   [[nodiscard]] std::size_t offset_of(const void* memory) const {
     return static_cast<std::size_t>(static_cast<const std::byte*>(memory) - pointer(rank(), 0));
   }
 
-  // Offset of `bytes` of the chunk that nothing else uses, a multiple of `alignment` (a power of
-  // two up to the granularity). Local, but all ranks must ask in the same order for the same sizes;
-  // seal() compares. kResourceExhausted with what is wanted, left and the whole, kInvalidArgument
-  // for an alignment; both change nothing. Never freed.
+  // Reserves `bytes` of the chunk and returns their offset, a multiple of `alignment` (a power of
+  // two up to the granularity). Local, but all ranks must request the same sizes in the same order;
+  // seal() compares them. kResourceExhausted with the bytes requested, left and in total, and
+  // kInvalidArgument for a bad alignment; both change nothing. Never freed.
   [[nodiscard]] virtual Expected<std::size_t> allocate(
       std::size_t bytes, std::size_t alignment = 64) = 0;
 
@@ -83,23 +83,22 @@ class SymmetricHeap {
   // after further allocations.
   [[nodiscard]] virtual Status seal(Deadline deadline) = 0;
 
-  // One piece of a view: [offset, offset + bytes) of a rank's chunk, multiples of the granularity.
+  // A piece of a view: [offset, offset + bytes) of a rank's chunk, multiples of the granularity.
   struct Piece {
     int peer{0};
     std::size_t offset{0};
     std::size_t bytes{0};
   };
 
-  // The same pages once more, the pieces back to back: a tensor whose parts lie on several ranks as
-  // one contiguous one. Lives as long as the heap. Local. kInvalidArgument naming the piece that is
-  // not in whole pages of a chunk, kResourceExhausted where the process may not map more.
+  // Maps the same pages a second time, with the pieces back to back: a tensor in parts on several
+  // ranks appears contiguous. Valid as long as the heap. Local. kInvalidArgument names a piece that
+  // does not consist of whole pages of a chunk, kResourceExhausted if the process may not map more.
   [[nodiscard]] virtual Expected<std::span<std::byte>> map_view(std::span<const Piece> pieces) = 0;
 
   // Collective. `phase` names the place in messages ("dispatch of layer 3", of which they show the
-  // first 112 bytes); a literal or memory that outlives the call, and the same on all ranks, else
-  // kInvalidArgument with both names. `waited` [size] or empty: adds the nanoseconds by which each
-  // peer came after this rank (0 for those that were here before): this rank's row of the wait
-  // matrix.
+  // first 112 bytes). It must outlive the call and be the same on all ranks, otherwise
+  // kInvalidArgument with both names. Adds to `waited` ([size]; may be empty) the nanoseconds by
+  // which each peer arrived after this rank, or zero: this rank's row of the wait matrix.
   [[nodiscard]] virtual Status barrier(
       std::string_view phase, Deadline deadline, std::span<std::int64_t> waited = {}) = 0;
 

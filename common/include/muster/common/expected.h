@@ -1,4 +1,5 @@
-// A value, or the Status that says why there is none. Shape follows C++23 std::expected.
+// A value, or the Status of the operation that failed to produce one. Modelled on C++23
+// std::expected.
 //
 // Thread-safety: a value type, like its content.
 #pragma once
@@ -29,10 +30,10 @@ class [[nodiscard]] Expected {
 
   explicit operator bool() const { return has_value(); }
 
-  // Success when there is a value.
+  // Returns success if there is a value.
   [[nodiscard]] Status status() const { return has_value() ? Status{} : std::get<1>(state_); }
 
-  // The value; a failed MUSTER_CHECK when there is none.
+  // Returns the value; fails a MUSTER_CHECK if there is none.
   [[nodiscard]] T& value() & {
     require();
     return std::get<0>(state_);
@@ -75,7 +76,7 @@ class [[nodiscard]] Expected {
 #define MUSTER_CONCAT_INNER_(a, b) a##b
 #define MUSTER_CONCAT_(a, b) MUSTER_CONCAT_INNER_(a, b)
 
-// MUSTER_ASSIGN_OR_RETURN(auto file, open(path)): declares or assigns, or leaves with the Status.
+// MUSTER_ASSIGN_OR_RETURN(auto file, open(path)): declares or assigns, or returns the Status.
 #define MUSTER_ASSIGN_OR_RETURN(target, expression) \
   MUSTER_ASSIGN_OR_RETURN_IMPL_(MUSTER_CONCAT_(muster_expected_, __LINE__), target, expression)
 #define MUSTER_ASSIGN_OR_RETURN_IMPL_(holder, target, expression) \

@@ -1,4 +1,4 @@
-// Who says something and when: the identity that every message and artifact carries.
+// Identities that every message and artifact carries: run, generation, rank, step, command.
 #pragma once
 
 #include <compare>

@@ -28,7 +28,7 @@ enum class StatusCode : std::uint8_t {
   kDataLoss,            // Bytes are damaged: a hash, a length or a manifest does not match.
   kResourceExhausted,   // Disk, memory, a queue or a budget is full.
   kIoError,             // The operating system refused a read, write, fsync or rename.
-  kVersionMismatch,     // A peer or a file speaks another version of the protocol.
+  kVersionMismatch,     // A peer or a file has another version of the protocol.
   kUnimplemented,       // This build or backend does not have it.
   kInternal,            // A bug of ours.
 };

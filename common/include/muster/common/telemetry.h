@@ -1,5 +1,4 @@
-// What the agent measures and the collector stores, as plain structs. Only wire/ maps them to
-// bytes.
+// Metrics, samples, events and commands as plain structs. Only wire/ maps them to bytes.
 #pragma once
 
 #include <muster/common/ids.h>
@@ -79,7 +78,7 @@ inline constexpr const char* kAttentionScheduleChanged = "attention_schedule_cha
 struct Event {
   std::string kind;
   Severity severity{Severity::kInfo};
-  std::int64_t step{-1};  // -1: not tied to a step.
+  std::int64_t step{-1};  // -1 if not tied to a step.
   std::int64_t wall_unix_ns{0};
   std::string reason;                    // For people.
   std::map<std::string, double> inputs;  // The numbers that the decision was made from.
@@ -103,7 +102,7 @@ struct Command {
   std::int64_t collector_epoch{0};
   CommandKind kind{CommandKind::kCheckpointNow};
   double argument{0.0};
-  std::int64_t expires_step{-1};  // Not run after this step; -1: never expires.
+  std::int64_t expires_step{-1};  // Not run after this step; -1 never expires.
   std::string reason;
   std::string issuer;  // "operator", or "policy:<rule>".
 
@@ -114,7 +113,7 @@ enum class CommandState : std::uint8_t {
   kIssued = 1,
   kArmed = 2,     // It has arrived at a rank.
   kApplied = 3,   // It ran at `step` on the reporting rank.
-  kRejected = 4,  // The rank says why in `reason`.
+  kRejected = 4,  // `reason` has the cause.
   kExpired = 5,
 };
 
@@ -124,7 +123,7 @@ struct CommandReport {
   CommandId id;
   CommandState state{CommandState::kArmed};
   std::int64_t step{-1};
-  std::uint64_t parameter_digest{0};  // 0: not computed at that step.
+  std::uint64_t parameter_digest{0};  // Zero if not computed at that step.
   std::string reason;
 
   friend bool operator==(const CommandReport&, const CommandReport&) = default;

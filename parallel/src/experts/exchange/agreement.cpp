@@ -1,8 +1,11 @@
 // How ranks find out, before anything moves, that they do not mean the same.
 #include "parallel/src/experts/exchange/exchange.h"
 
+#include <muster/comm/agree.h>
+
 #include <algorithm>
 #include <string>
+#include <vector>
 
 namespace muster::parallel::experts {
 
@@ -34,45 +37,12 @@ std::string text_of(const Record& record) {
   return {record.message.begin(), end};
 }
 
-std::string hex(std::uint64_t value) {
-  constexpr const char* kDigits = "0123456789abcdef";
-  std::string text(16, '0');
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    text[text.size() - 1 - i] = kDigits[(value >> (4 * i)) & 15U];
-  }
-  return text;
-}
-
-// What most ranks have; the lowest rank's on a tie.
-std::uint64_t usual_hash(const Record* records, int ranks) {
-  std::uint64_t best = records[0].hash;
-  std::ptrdiff_t best_count = 0;
-  for (int r = 0; r < ranks; ++r) {
-    const auto same = std::count_if(records, records + ranks, [&](const Record& other) {
-      return other.hash == records[r].hash;
-    });
-    if (same > best_count) {
-      best_count = same;
-      best = records[r].hash;
-    }
-  }
-  return best;
-}
-
 Status differing(const Record* records, int ranks) {
-  const std::uint64_t usual = usual_hash(records, ranks);
-  std::string others;
-  int same = 0;
+  std::vector<std::uint64_t> hashes;
   for (int r = 0; r < ranks; ++r) {
-    if (records[r].hash == usual) {
-      ++same;
-      continue;
-    }
-    others += (others.empty() ? "rank " : ", rank ") + std::to_string(r) + " (" +
-              hex(records[r].hash) + ")";
+    hashes.push_back(records[r].hash);
   }
-  const std::string what =
-      others + " from the other " + std::to_string(same) + " (" + hex(usual) + ")";
+  const std::string what = comm::describe(comm::find_dissent(hashes), hashes);
   switch (records[0].operation) {
     case Operation::kCreate:
       return invalid_argument("options of the expert exchange differ: those of " + what);

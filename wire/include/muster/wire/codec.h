@@ -18,7 +18,7 @@ namespace muster::wire {
 
 inline constexpr std::size_t kFrameHeaderBytes = 4;
 inline constexpr std::size_t kFrameBytesMax = std::size_t{8} << 20;
-// The cap for a peer that has not been let in yet: a Hello is small.
+// The cap for a peer that is not admitted yet: a Hello is small.
 inline constexpr std::size_t kHelloBytesMax = std::size_t{64} << 10;
 
 // Appends header and payload to `out`. kInvalidArgument, and `out` as it was, when the payload
@@ -26,14 +26,15 @@ inline constexpr std::size_t kHelloBytesMax = std::size_t{64} << 10;
 // that are not UTF-8 travel as '?'.
 [[nodiscard]] Status append_frame(const Message& message, std::vector<std::byte>& out);
 
-// The payload length announced by a header, checked against the cap: kInvalidArgument names both.
+// Returns the payload length announced by a header, checked against the cap: kInvalidArgument names
+// both.
 [[nodiscard]] Expected<std::size_t> payload_size(
     std::span<const std::byte, kFrameHeaderBytes> header,
     std::size_t payload_bytes_max = kFrameBytesMax);
 
-// One payload. kDataLoss for bytes that do not parse or break an invariant (schema ids not 0..n-1,
-// frame width that differs inside a batch, unspecified enum). kUnimplemented for a message or an
-// enum value of a newer protocol.
+// Decodes one payload. kDataLoss for bytes that do not parse or break an invariant (schema ids not
+// 0..n-1, frame width that differs inside a batch, unspecified enum). kUnimplemented for a message
+// or an enum value of a newer protocol.
 [[nodiscard]] Expected<Message> decode(std::span<const std::byte> payload);
 
 // Cuts frames out of a growing buffer; for readers that receive in bulk.
@@ -42,14 +43,15 @@ class FrameReader {
   // Appends received bytes.
   void feed(std::span<const std::byte> bytes);
 
-  // The next complete message; nullopt when more bytes are needed. kUnimplemented: that frame was
-  // skipped and the stream goes on. After any other error it is unusable and must be closed.
+  // Returns the next complete message, or nullopt if more bytes are needed. kUnimplemented means
+  // that a frame was skipped and the stream continues. After any other error the stream is unusable
+  // and must be closed.
   [[nodiscard]] Expected<std::optional<Message>> next();
 
   // Caps the frames not yet returned; kFrameBytesMax from the start.
   void limit(std::size_t payload_bytes_max);
 
-  // Received and not yet returned.
+  // Bytes received and not yet returned.
   [[nodiscard]] std::size_t buffered_bytes() const;
 
  private:

@@ -1,4 +1,4 @@
-// Everything that agents, launchers, tools and the collector say to each other, as plain structs.
+// The messages between agents, launchers, tools and the collector, as plain structs.
 // codec.h turns them into frames; nothing outside wire/ sees Protobuf.
 #pragma once
 
@@ -13,14 +13,14 @@
 
 namespace muster::wire {
 
-// Version of the protocol this build speaks, and the oldest it understands. Peers use
-// min(theirs, ours); when that is below either side's minimum the session ends with a Goodbye that
-// says which side must be upgraded.
+// Version of the protocol of this build, and the oldest one it accepts. Peers use the lower of
+// their two versions; if that is below either side's minimum, the session ends with a Goodbye that
+// names the side to upgrade.
 inline constexpr std::uint32_t kProtocolVersion = 1;
 inline constexpr std::uint32_t kProtocolVersionMin = 1;
 
-// Either side sends a Heartbeat when it has sent nothing else for the interval, and gives the
-// connection up when it has received nothing for the timeout.
+// Either side sends a Heartbeat when it has sent nothing else for the interval, and closes the
+// connection when it has received nothing for the timeout.
 inline constexpr std::chrono::milliseconds kHeartbeatInterval{1'000};
 inline constexpr std::chrono::milliseconds kIdleTimeout{10'000};
 
@@ -33,7 +33,7 @@ struct Hello {
   PeerRole role{PeerRole::kAgent};
   Identity identity;
   std::int32_t world_size{0};
-  std::string token;  // Of the run; empty on loopback.
+  std::string token;  // The token of the run, or empty on loopback.
   std::uint64_t last_applied_command{0};
   std::int64_t known_epoch{0};  // Highest collector epoch this run has seen.
 
@@ -114,7 +114,7 @@ struct CommandRequest {
   std::string run_id;
   CommandKind kind{CommandKind::kCheckpointNow};
   double argument{0.0};
-  std::int64_t expires_steps{-1};  // Relative to the newest step the collector knows; -1: never.
+  std::int64_t expires_steps{-1};  // After the collector's newest step; -1 never expires.
   std::string reason;
   std::string issuer;
 
@@ -127,10 +127,10 @@ struct CommandAccepted {
   friend bool operator==(const CommandAccepted&, const CommandAccepted&) = default;
 };
 
-// The last word of either side, with the reason.
+// The last message of either side, with the reason.
 struct Goodbye {
   std::string reason;
-  bool retry{true};  // false: reconnecting cannot help (version, token).
+  bool retry{true};  // Cleared if reconnecting cannot help (version, token).
 
   friend bool operator==(const Goodbye&, const Goodbye&) = default;
 };
