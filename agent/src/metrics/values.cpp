@@ -85,50 +85,53 @@ class GroupColumns {
 
   void update() {
     const double rate = facts_.previous_learning_rate;
-    out_.put(ratio(std::sqrt(update_.update_squared_sum / count_), rate));
-    put_known(ratio(update_.update_abs_max, rate));
-    put_known(std::sqrt(ratio(update_.update_squared_sum, update_.parameter_squared_sum)));
-    put_known(std::sqrt(update_.parameter_squared_sum));
-    put_known(update_.parameter_abs_max);
+    out_.put(ratio(std::sqrt(update_.elements.update_squared_sum / count_), rate));
+    put_known(ratio(update_.elements.update_abs_max, rate));
+    put_known(std::sqrt(
+        ratio(update_.elements.update_squared_sum, update_.elements.parameter_squared_sum)));
+    put_known(std::sqrt(update_.elements.parameter_squared_sum));
+    put_known(update_.elements.parameter_abs_max);
   }
 
   void momentum() {
-    const double mean = update_.momentum_sum / count_;
-    put_known(std::sqrt(update_.momentum_squared_sum));
-    put_known(update_.momentum_abs_max);
+    const double mean = update_.elements.momentum_sum / count_;
+    put_known(std::sqrt(update_.elements.momentum_squared_sum));
+    put_known(update_.elements.momentum_abs_max);
     out_.put(mean);
-    put_known(variance(update_.momentum_squared_sum, mean, count_));
-    const double norms = std::sqrt(update_.momentum_squared_sum * update_.gradient_squared_sum);
-    out_.put(norms > 0.0 ? update_.momentum_gradient_sum / norms : kNone);
+    put_known(variance(update_.elements.momentum_squared_sum, mean, count_));
+    const double norms =
+        std::sqrt(update_.elements.momentum_squared_sum * update_.elements.gradient_squared_sum);
+    out_.put(norms > 0.0 ? update_.elements.momentum_gradient_sum / norms : kNone);
   }
 
   void second_moment(double beta2) {
-    const double mean = update_.second_moment_sum / count_;
+    const double mean = update_.elements.second_moment_sum / count_;
     out_.put(mean);
-    put_known(variance(update_.second_moment_squared_sum, mean, count_));
-    put_known(update_.second_moment_abs_max);
-    out_.put(static_cast<double>(update_.second_moment_tiny_count) / count_);
+    put_known(variance(update_.elements.second_moment_squared_sum, mean, count_));
+    put_known(update_.elements.second_moment_abs_max);
+    out_.put(static_cast<double>(update_.elements.second_moment_tiny_count) / count_);
     // ln(mean v before / mean v after) / -ln beta2: 1 when nothing came in, below 0 when v grew.
-    const double shrunk = ratio(update_.second_moment_before_sum, update_.second_moment_sum);
+    const double shrunk =
+        ratio(update_.elements.second_moment_before_sum, update_.elements.second_moment_sum);
     const bool defined = shrunk > 0.0 && beta2 > 0.0;
     out_.put(defined ? std::log(shrunk) / -std::log(beta2) : kNone);
-    const double rms_t = std::sqrt(update_.staleness_sum / count_);
+    const double rms_t = std::sqrt(update_.elements.staleness_sum / count_);
     out_.put(rms_t);
     // g^2 <= v / (1 - beta2), so this form lies in [0, 1] whatever beta2 is.
     out_.put(rms_t * std::sqrt(1.0 - beta2));
   }
 
   void blocks() {
-    const bool any = update_.block_count > 0;
-    const double blocks = any ? static_cast<double>(update_.block_count) : kNone;
-    out_.put(update_.direction_norm_sum / blocks);
-    out_.put(update_.effective_rank_sum / blocks);
-    out_.put(any ? update_.effective_rank_min : kNone);
-    out_.put(update_.orthogonality_error_sum / blocks);
-    out_.put(any ? update_.orthogonality_error_max : kNone);
+    const bool any = update_.blocks.block_count > 0;
+    const double blocks = any ? static_cast<double>(update_.blocks.block_count) : kNone;
+    out_.put(update_.blocks.direction_norm_sum / blocks);
+    out_.put(update_.blocks.effective_rank_sum / blocks);
+    out_.put(any ? update_.blocks.effective_rank_min : kNone);
+    out_.put(update_.blocks.orthogonality_error_sum / blocks);
+    out_.put(any ? update_.blocks.orthogonality_error_max : kNone);
     // Blocks that were not finite are in no mean.
-    put_known(static_cast<double>(update_.nonfinite_blocks));
-    put_known(static_cast<double>(update_.recomputed_blocks));
+    put_known(static_cast<double>(update_.blocks.nonfinite_blocks));
+    put_known(static_cast<double>(update_.blocks.recomputed_blocks));
   }
 
  private:
