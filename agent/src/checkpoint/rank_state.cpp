@@ -56,8 +56,8 @@ class OptimizerSource final : public optimizer::StateSource {
   std::map<std::string, Tensor> tensors_;
 };
 
-// The bytes of `trainer`'s tensors as rank `source` saved them. All are there before any is handed
-// out, and the checkpoint has none that this loop lacks.
+// The bytes of `trainer`'s tensors as rank `source` saved them. Fails unless the tensors of the
+// checkpoint and of this loop are the same.
 Expected<std::vector<std::vector<std::byte>>> read_trainer_tensors(
     checkpoint::Pieces& pieces, int source, const TrainerState& trainer) {
   std::vector<std::vector<std::byte>> tensors;
@@ -88,8 +88,8 @@ Expected<std::vector<std::vector<std::byte>>> read_trainer_tensors(
   return tensors;
 }
 
-// Checkpoints from before the optimizer had values of its own: the agent kept the count of applied
-// steps, and Muon's momentum had one form.
+// Reads checkpoints in which the agent kept the count of applied steps for the optimizer, and
+// Muon's momentum had one form.
 Status take_old_values(const TextValues& saved, optimizer::Optimizer& optimizer) {
   if (saved.count(kOldAppliedSteps) == 0) {
     return {};
@@ -97,8 +97,8 @@ Status take_old_values(const TextValues& saved, optimizer::Optimizer& optimizer)
   MUSTER_ASSIGN_OR_RETURN(const std::int64_t applied, integer_value(saved, kOldAppliedSteps));
   optimizer.set_applied_steps(applied);
   log_info(
-      "event=old_checkpoint reason=\"it does not name the form of Muon's momentum; taken as "
-      "heavy_ball, the only one when it was saved\"");
+      "event=old_checkpoint reason=\"it does not name the form of Muon's momentum; using "
+      "heavy_ball, the only form at the time\"");
   return {};
 }
 
@@ -122,7 +122,7 @@ TextValues schedule_values(const optimizer::ScheduleOptions& schedule) {
       {"schedule.cooldown", optimizer::to_string(schedule.cooldown)}};
 }
 
-// A key that an older checkpoint does not have says nothing.
+// Keys that an older checkpoint lacks are not compared.
 void warn_of_other_schedule(const TextValues& saved, const optimizer::ScheduleOptions& now) {
   for (const auto& [key, value] : schedule_values(now)) {
     const auto entry = saved.find(key);

@@ -21,8 +21,8 @@ Expected<T> parse(const TextValues& values, const std::string& key) {
   return value;
 }
 
-// What the first version did not save. Its runs had no fp16 parameters and no ZClip, so the
-// defaults are the state they were in; a key that is there must parse.
+// Reads a value that the first version did not save. Its runs had no fp16 parameters and no ZClip,
+// so the default is their state. A key that exists must parse.
 template <typename T>
 Status parse_if_present(const TextValues& values, const std::string& key, T& value) {
   if (values.contains(key)) {

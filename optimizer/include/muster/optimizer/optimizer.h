@@ -41,14 +41,15 @@ struct LocalStatistics {
                                      // before the reduction included.
 };
 
-// What the verdict tells the optimizer. Identical on all ranks.
+// The part of a verdict that the optimizer obeys (agent::Verdict extends it). Identical on all
+// ranks.
 struct StepDecision {
   bool skip{false};
-  double gradient_scale{1.0};  // 1 / (tokens of the step over all ranks and micro-batches * loss
-                               // scale)
-  double clip_factor{1.0};     // min(1, clip_norm / norm), applied after gradient_scale
+  // 1 / (tokens of the step over all ranks and micro-batches * loss scale)
+  double gradient_scale{1.0};
+  double clip_factor{1.0};  // min(1, clip_norm / norm), applied after gradient_scale
   double learning_rate{0.0};
-  std::vector<double> group_clip_factors;  // [groups], instead of clip_factor; empty: none
+  std::vector<double> group_clip_factors;  // [groups] replaces clip_factor unless empty
 };
 
 // One named piece of state for the checkpoint, contiguous in the row-major global tensor.

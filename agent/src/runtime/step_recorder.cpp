@@ -1,5 +1,5 @@
-// What the training loop records within a step.
-#include "agent/src/runtime/runtime.h"
+#include "agent/src/runtime/step_recorder.h"
+
 #include "agent/src/verdict/layer_report.h"
 
 #include <algorithm>
@@ -24,48 +24,81 @@ std::string attention_layer_text(std::size_t layer) {
 
 }  // namespace
 
-void Runtime::record_max_logits(std::size_t layer_index, std::span<const float> max_logits) {
+StepRecorder::StepRecorder(const ModelInfo& model, const LaneLayout& layout)
+    : model_(model), layout_(layout) {
+  for (const int heads : layout_.heads) {
+    lanes_.max_logits.emplace_back(static_cast<std::size_t>(heads));
+  }
+  for (const int experts : layout_.experts) {
+    lanes_.expert_counts.emplace_back(static_cast<std::size_t>(experts));
+  }
+  for (const int heads : layout_.moba_heads) {
+    MobaLanes& lanes = lanes_.moba.emplace_back();
+    lanes.gate_bound.resize(static_cast<std::size_t>(heads));
+    lanes.norm_bound.resize(static_cast<std::size_t>(heads));
+    lanes.clear();
+  }
+  lanes_.ep.resize(layout_.ep_layers);
+  ep_times_.waits.resize(static_cast<std::size_t>(model_.expert_ranks));
+}
+
+void StepRecorder::begin_step() {
+  for (std::vector<float>& row : lanes_.max_logits) {
+    std::fill(row.begin(), row.end(), -std::numeric_limits<float>::infinity());
+  }
+  for (std::vector<double>& row : lanes_.expert_counts) {
+    std::fill(row.begin(), row.end(), 0.0);
+  }
+  for (MobaLanes& lanes : lanes_.moba) {
+    lanes.clear();
+  }
+  std::fill(lanes_.ep.begin(), lanes_.ep.end(), EpLanes{});
+  ep_times_.clear();
+}
+
+void StepRecorder::record_max_logits(std::size_t layer_index, std::span<const float> max_logits) {
   if (evaluations_ > 0) {
     return;
   }
-  if (layer_index >= local_.max_logits.size() ||
-      max_logits.size() != local_.max_logits[layer_index].size()) {
+  if (layer_index >= lanes_.max_logits.size() ||
+      max_logits.size() != lanes_.max_logits[layer_index].size()) {
     misuse_ = invalid_argument(layer_text("max logits", layer_index, max_logits.size()));
     return;
   }
-  std::vector<float>& row = local_.max_logits[layer_index];
+  std::vector<float>& row = lanes_.max_logits[layer_index];
   std::transform(row.begin(), row.end(), max_logits.begin(), row.begin(), fold);
 }
 
-void Runtime::record_expert_counts(std::size_t layer_index, std::span<const std::int64_t> counts) {
+void StepRecorder::record_expert_counts(
+    std::size_t layer_index, std::span<const std::int64_t> counts) {
   if (evaluations_ > 0) {
     return;
   }
-  if (layer_index >= local_.expert_counts.size() ||
-      counts.size() != local_.expert_counts[layer_index].size()) {
+  if (layer_index >= lanes_.expert_counts.size() ||
+      counts.size() != lanes_.expert_counts[layer_index].size()) {
     misuse_ = invalid_argument(layer_text("expert counts", layer_index, counts.size()));
     return;
   }
-  std::vector<double>& row = local_.expert_counts[layer_index];
+  std::vector<double>& row = lanes_.expert_counts[layer_index];
   std::transform(
       row.begin(), row.end(), counts.begin(), row.begin(), [](double sum, std::int64_t n) {
         return sum + static_cast<double>(n);
       });
 }
 
-bool Runtime::can_use_moba(std::size_t layer_index) const {
+bool StepRecorder::can_use_moba(std::size_t layer_index) const {
   return !layout_.moba_heads.empty() && layout_.moba_heads[layer_index] > 0;
 }
 
-void Runtime::set_attention_modes(std::span<const AttentionMode> modes) {
+void StepRecorder::set_attention_modes(std::span<const AttentionMode> modes) {
   if (evaluations_ > 0) {
     return;
   }
-  if (!parts_.model.attention_schedule || modes.size() != layout_.heads.size()) {
+  if (!model_.attention_schedule || modes.size() != layout_.heads.size()) {
     misuse_ = invalid_argument(
         std::to_string(modes.size()) + " attention modes do not fit the model given to join: " +
         std::to_string(layout_.heads.size()) + " attention layers, " +
-        (parts_.model.attention_schedule ? "with" : "without") + " an attention_schedule");
+        (model_.attention_schedule ? "with" : "without") + " an attention_schedule");
     return;
   }
   for (std::size_t layer = 0; layer < modes.size(); ++layer) {
@@ -79,7 +112,7 @@ void Runtime::set_attention_modes(std::span<const AttentionMode> modes) {
   modes_.assign(modes.begin(), modes.end());
 }
 
-void Runtime::record_moba(std::size_t layer_index, const MobaRecord& record) {
+void StepRecorder::record_moba(std::size_t layer_index, const MobaRecord& record) {
   if (evaluations_ > 0) {
     return;
   }
@@ -90,13 +123,13 @@ void Runtime::record_moba(std::size_t layer_index, const MobaRecord& record) {
         "block attention");
     return;
   }
-  const Status added = add_record(record, local_.moba[layer_index], local_.max_logits[layer_index]);
+  const Status added = add_record(record, lanes_.moba[layer_index], lanes_.max_logits[layer_index]);
   if (!added.ok()) {
     misuse_ = added.context("the record of " + attention_layer_text(layer_index));
   }
 }
 
-void Runtime::record_reach(std::size_t layer_index, const ReachRecord& record) {
+void StepRecorder::record_reach(std::size_t layer_index, const ReachRecord& record) {
   if (evaluations_ > 0) {
     return;
   }
@@ -109,40 +142,26 @@ void Runtime::record_reach(std::size_t layer_index, const ReachRecord& record) {
   if (!can_use_moba(layer_index)) {
     return;
   }
-  const Status added = add_reach(record, local_.moba[layer_index]);
+  const Status added = add_reach(record, lanes_.moba[layer_index]);
   if (!added.ok()) {
     misuse_ = added.context("the record of " + attention_layer_text(layer_index));
   }
 }
 
-void Runtime::record_ep(std::size_t moe_layer_index, const parallel::EpEvent& event) {
-  if (evaluations_ > 0 || parts_.model.expert_ranks == 0) {
+void StepRecorder::record_ep(std::size_t moe_layer_index, const parallel::EpEvent& event) {
+  if (evaluations_ > 0 || model_.expert_ranks == 0) {
     return;
   }
-  if (moe_layer_index >= local_.ep.size() || event.ranks != parts_.model.expert_ranks) {
+  if (moe_layer_index >= lanes_.ep.size() || event.ranks != model_.expert_ranks) {
     misuse_ = invalid_argument(
         "a pass of MoE layer " + std::to_string(moe_layer_index) + " over " +
         std::to_string(event.ranks) +
-        " ranks does not fit the model given to join: " + std::to_string(local_.ep.size()) +
-        " MoE layers, expert_ranks " + std::to_string(parts_.model.expert_ranks));
+        " ranks does not fit the model given to join: " + std::to_string(lanes_.ep.size()) +
+        " MoE layers, expert_ranks " + std::to_string(model_.expert_ranks));
     return;
   }
-  add_pass(event, local_.ep[moe_layer_index]);
+  add_pass(event, lanes_.ep[moe_layer_index]);
   ep_times_.add(event);
-}
-
-// Modes are told with the step that ran under them, before its sample.
-void Runtime::tell_attention_modes(std::int64_t step) {
-  if (modes_.empty()) {
-    return;
-  }
-  for (std::size_t layer = 0; layer < told_modes_.size(); ++layer) {
-    if (!same_attention(told_modes_[layer], modes_[layer])) {
-      emit(
-          mode_event(step, parts_.model.attention[layer].layer, told_modes_[layer], modes_[layer]));
-    }
-  }
-  told_modes_ = modes_;
 }
 
 }  // namespace muster::agent
