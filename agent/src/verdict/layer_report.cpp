@@ -15,8 +15,8 @@ Status check_size(const char* what, std::size_t size, std::size_t expected) {
     return {};
   }
   return invalid_argument(
-      std::string{what} + " has " + std::to_string(size) + " values and needs " +
-      std::to_string(expected) + ", or none");
+      std::string{what} + " has " + std::to_string(size) + " values, must have " +
+      std::to_string(expected) + " or none");
 }
 
 Status check_record(const MobaRecord& record, std::size_t heads) {
@@ -26,7 +26,7 @@ Status check_record(const MobaRecord& record, std::size_t heads) {
   MUSTER_RETURN_IF_ERROR(check_size("sink_share", record.sink_share.size(), heads));
   MUSTER_RETURN_IF_ERROR(check_size("gate_margin", record.gate_margin.size(), heads));
   if (record.blocks < 0) {
-    return invalid_argument("blocks is " + std::to_string(record.blocks) + ", use 0 or more");
+    return invalid_argument("blocks must not be negative, got " + std::to_string(record.blocks));
   }
   return check_size(
       "block_counts", record.block_counts.size(), heads * static_cast<std::size_t>(record.blocks));

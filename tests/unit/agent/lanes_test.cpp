@@ -103,8 +103,7 @@ TEST(Lanes, EveryUpdateStatisticComesBackUnderItsName) {
 using Update = optimizer::GroupUpdateStatistics;
 using Member = double& (*)(Update&);
 
-// Members that say the training state is damaged, and those that describe single matrices or
-// quotients.
+// Members of damaged training state, and members that describe single matrices or quotients.
 const std::vector<Member> kStrictSums{
     [](Update& u) -> double& { return u.elements.update_squared_sum; },
     [](Update& u) -> double& { return u.elements.parameter_squared_sum; },
@@ -178,7 +177,7 @@ TEST(Lanes, TheSmallestEffectiveRankIsOfTheRanksThatHaveMatrices) {
     return rank;
   };
   const auto smallest_of = [&](const std::vector<LocalLanes>& ranks) {
-    return reduce(small_layout(), ranks).update[0].effective_rank_min;
+    return reduce(small_layout(), ranks).update[0].blocks.effective_rank_min;
   };
   EXPECT_EQ(smallest_of({rank_of(2, 0.75), rank_of(0, 0.0), rank_of(1, 0.25)}), 0.25);
   EXPECT_EQ(smallest_of({rank_of(0, 0.0), rank_of(0, 0.0)}), 0.0);

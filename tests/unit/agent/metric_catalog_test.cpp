@@ -395,7 +395,7 @@ TEST(MetricCatalog, BlockAttentionAndExpertParallelismLandUnderTheirNames) {
   moba.blocks = 3.0;
   moba.bin_counts[0] = 6.0;
   moba.bin_counts[2] = 2.0;
-  // Two ranks of one group: what the plan says of both is there twice.
+  // Two ranks of one group: figures of their plan are counted twice.
   rank.ep = {{2.5, 3.0, 10.0, 4.0, 16.0, 2.0, 100.0}};
   const ReducedLanes lanes = reduce(sparse_layout(), {rank, rank});
   SharedState state;
