@@ -41,7 +41,7 @@ std::string in_quotes(std::string_view text) {
 }
 
 Status refuse(const std::string& what, const char* remedy) {
-  return invalid_argument(what + "; " + remedy);
+  return invalid_argument(what, "; ", remedy);
 }
 
 bool is_everything(const AttentionRule& rule) {

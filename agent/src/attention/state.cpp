@@ -24,7 +24,7 @@ Expected<AttentionSchedule> parse_value(const std::string& key, const std::strin
   auto schedule = AttentionSchedule::parse(text);
   if (!schedule) {
     return data_loss(
-        "the checkpoint's value '" + key + "' does not parse: " + schedule.status().message());
+        "the checkpoint's value '", key, "' does not parse: ", schedule.status().message());
   }
   return schedule;
 }

@@ -14,7 +14,7 @@ Status agree_on_success(
     return mine.context(what);
   }
   MUSTER_RETURN_IF_ERROR(reduced.context(what));
-  return failed[0] > 0.0 ? aborted(what + " failed on another rank, which reports the cause")
+  return failed[0] > 0.0 ? aborted(what, " failed on another rank, which reports the cause")
                          : Status{};
 }
 

@@ -67,12 +67,16 @@ Expected<std::vector<std::vector<std::byte>>> read_trainer_tensors(
     const checkpoint::Pieces::Part* part = pieces.find_part(name, source);
     if (part == nullptr) {
       return failed_precondition(
-          "the checkpoint has no tensor '" + name + "': it was saved by another training loop");
+          "the checkpoint has no tensor '", name, "': it was saved by another training loop");
     }
     if (part->bytes != static_cast<std::int64_t>(tensor.data.size_bytes())) {
       return failed_precondition(
-          "tensor '" + name + "' has " + std::to_string(tensor.data.size_bytes()) +
-          " bytes in this training loop and " + std::to_string(part->bytes) +
+          "tensor '",
+          name,
+          "' has ",
+          tensor.data.size_bytes(),
+          " bytes in this training loop and ",
+          part->bytes,
           " in the checkpoint: start with the settings it was saved with");
     }
     tensors.emplace_back(tensor.data.size_bytes());
@@ -82,7 +86,7 @@ Expected<std::vector<std::vector<std::byte>>> read_trainer_tensors(
   for (const std::string& name : pieces.names()) {
     if (name.starts_with(kTrainerPrefix) && wanted.count(name) == 0) {
       return failed_precondition(
-          "the checkpoint's tensor '" + name + "' has no place in this training loop");
+          "the checkpoint's tensor '", name, "' has no place in this training loop");
     }
   }
   return tensors;
@@ -176,8 +180,10 @@ Expected<RestoredState> distribute_state(
   MUSTER_ASSIGN_OR_RETURN(out.known_epoch, integer_value(values, "agent.known_epoch"));
   if (out.shared.step != pieces.step().value()) {
     return data_loss(
-        "the checkpoint of step " + std::to_string(pieces.step().value()) +
-        " holds the history of step " + std::to_string(out.shared.step));
+        "the checkpoint of step ",
+        pieces.step().value(),
+        " holds the history of step ",
+        out.shared.step);
   }
   MUSTER_ASSIGN_OR_RETURN(const auto tensors, read_trainer_tensors(pieces, source, trainer));
   OptimizerSource optimizer_source{pieces, values};

@@ -52,8 +52,7 @@ void SaveCoordinator::apply(const Verdict& verdict, std::int64_t step, const Col
   if (verdict.abandon_checkpoint != 0) {
     active_.reason = failed_sequence_ == active_.sequence ? failure() : kFailedElsewhere;
     writer_->abandon(verdict.abandon_checkpoint);
-    last_result_ = aborted(
-        "checkpoint of step " + std::to_string(active_.step) + " was abandoned: " + active_.reason);
+    last_result_ = aborted("checkpoint of step ", active_.step, " was abandoned: ", active_.reason);
     close(active_);
   }
   if (verdict.commit_checkpoint != 0) {

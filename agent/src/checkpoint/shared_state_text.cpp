@@ -10,13 +10,13 @@ template <typename T>
 Expected<T> parse(const TextValues& values, const std::string& key) {
   const auto entry = values.find(key);
   if (entry == values.end()) {
-    return data_loss("the checkpoint has no value '" + key + "'");
+    return data_loss("the checkpoint has no value '", key, "'");
   }
   const std::string& text = entry->second;
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size()) {
-    return data_loss("the checkpoint's value '" + key + "' is not a number: '" + text + "'");
+    return data_loss("the checkpoint's value '", key, "' is not a number: '", text, "'");
   }
   return value;
 }

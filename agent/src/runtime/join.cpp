@@ -27,9 +27,14 @@ LaneLayout layout_of(const ModelInfo& model, std::size_t groups) {
 Status check_world(const AgentOptions& options, const comm::Communicator& world) {
   if (options.identity.rank.value() != world.rank() || options.world_size != world.size()) {
     return invalid_argument(
-        "AgentOptions has rank " + std::to_string(options.identity.rank.value()) + " of " +
-        std::to_string(options.world_size) + ", but the communicator has rank " +
-        std::to_string(world.rank()) + " of " + std::to_string(world.size()) +
+        "AgentOptions has rank ",
+        options.identity.rank.value(),
+        " of ",
+        options.world_size,
+        ", but the communicator has rank ",
+        world.rank(),
+        " of ",
+        world.size(),
         ": build both from the same environment");
   }
   return {};
@@ -38,8 +43,7 @@ Status check_world(const AgentOptions& options, const comm::Communicator& world)
 Status check_model(const ModelInfo& model) {
   for (const optimizer::AttentionLayer& layer : model.attention) {
     if (layer.heads < 1) {
-      return invalid_argument(
-          "attention layer " + std::to_string(layer.layer) + " needs at least one head");
+      return invalid_argument("attention layer ", layer.layer, " needs at least one head");
     }
   }
   for (const int experts : model.experts_per_layer) {
@@ -49,8 +53,10 @@ Status check_model(const ModelInfo& model) {
   }
   if (model.expert_ranks < 0 || model.expert_ranks > parallel::kEpEventRanksMax) {
     return invalid_argument(
-        "expert_ranks must be between 0 and " + std::to_string(parallel::kEpEventRanksMax) +
-        ", got " + std::to_string(model.expert_ranks));
+        "expert_ranks must be between 0 and ",
+        parallel::kEpEventRanksMax,
+        ", got ",
+        model.expert_ranks);
   }
   return model.attention_schedule
              ? model.attention_schedule->validate(static_cast<std::int64_t>(model.attention.size()))

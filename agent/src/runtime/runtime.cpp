@@ -222,7 +222,7 @@ Status Runtime::restore(TrainerState& trainer) {
       parts_.world.all_reduce(std::span<double>{range}, comm::ReduceOp::kMax, deadline())
           .context(what));
   if (range[0] != -range[1]) {
-    return failed_precondition(what + ": ranks were given checkpoints of different steps");
+    return failed_precondition(what, ": ranks were given checkpoints of different steps");
   }
   return parts_.optimizer.gather_parameters(deadline()).context(what);
 }
@@ -232,8 +232,10 @@ Status Runtime::restore_rank(TrainerState& trainer) {
   MUSTER_ASSIGN_OR_RETURN(const auto pieces, checkpoint::Pieces::open(parts_.options.resume_from));
   if (pieces->generation() > identity.generation) {
     return failed_precondition(
-        "the checkpoint is of generation " + std::to_string(pieces->generation().value()) +
-        ", this launch is generation " + std::to_string(identity.generation.value()) +
+        "the checkpoint is of generation ",
+        pieces->generation().value(),
+        ", this launch is generation ",
+        identity.generation.value(),
         ": a newer launch owns this run");
   }
   const std::int64_t step = pieces->step().value();
@@ -269,7 +271,7 @@ Expected<std::optional<ScheduleChange>> Runtime::check_attention_change(
       step);
   if (change && !parts_.options.allow_attention_change) {
     return failed_precondition(
-        change->describe() +
+        change->describe(),
         ": start with the schedule it was saved with, or set MUSTER_ALLOW_ATTENTION_CHANGE=1 "
         "(AgentOptions::allow_attention_change) to continue under the new one");
   }

@@ -96,15 +96,20 @@ void StepRecorder::set_attention_modes(std::span<const AttentionMode> modes) {
   }
   if (!model_.attention_schedule || modes.size() != layout_.heads.size()) {
     misuse_ = invalid_argument(
-        std::to_string(modes.size()) + " attention modes do not fit the model given to join: " +
-        std::to_string(layout_.heads.size()) + " attention layers, " +
-        (model_.attention_schedule ? "with" : "without") + " an attention_schedule");
+        modes.size(),
+        " attention modes do not fit the model given to join: ",
+        layout_.heads.size(),
+        " attention layers, ",
+        (model_.attention_schedule ? "with" : "without"),
+        " an attention_schedule");
     return;
   }
   for (std::size_t layer = 0; layer < modes.size(); ++layer) {
     if (modes[layer].moba && !can_use_moba(layer)) {
       misuse_ = invalid_argument(
-          attention_layer_text(layer) + " is set to " + label_of(modes[layer]) +
+          attention_layer_text(layer),
+          " is set to ",
+          label_of(modes[layer]),
           ", but ModelInfo::attention_schedule never puts it under block attention");
       return;
     }
@@ -118,7 +123,8 @@ void StepRecorder::record_moba(std::size_t layer_index, const MobaRecord& record
   }
   if (layer_index >= layout_.heads.size() || !can_use_moba(layer_index)) {
     misuse_ = invalid_argument(
-        "block attention of " + attention_layer_text(layer_index) +
+        "block attention of ",
+        attention_layer_text(layer_index),
         " was recorded, but the model given to join has no attention_schedule that puts it under "
         "block attention");
     return;
@@ -135,8 +141,11 @@ void StepRecorder::record_reach(std::size_t layer_index, const ReachRecord& reco
   }
   if (layer_index >= layout_.heads.size()) {
     misuse_ = invalid_argument(
-        "the reach of " + attention_layer_text(layer_index) + " was recorded, but the model has " +
-        std::to_string(layout_.heads.size()) + " attention layers");
+        "the reach of ",
+        attention_layer_text(layer_index),
+        " was recorded, but the model has ",
+        layout_.heads.size(),
+        " attention layers");
     return;
   }
   if (!can_use_moba(layer_index)) {
@@ -154,10 +163,14 @@ void StepRecorder::record_ep(std::size_t moe_layer_index, const parallel::EpEven
   }
   if (moe_layer_index >= lanes_.ep.size() || event.ranks != model_.expert_ranks) {
     misuse_ = invalid_argument(
-        "a pass of MoE layer " + std::to_string(moe_layer_index) + " over " +
-        std::to_string(event.ranks) +
-        " ranks does not fit the model given to join: " + std::to_string(lanes_.ep.size()) +
-        " MoE layers, expert_ranks " + std::to_string(model_.expert_ranks));
+        "a pass of MoE layer ",
+        moe_layer_index,
+        " over ",
+        event.ranks,
+        " ranks does not fit the model given to join: ",
+        lanes_.ep.size(),
+        " MoE layers, expert_ranks ",
+        model_.expert_ranks);
     return;
   }
   add_pass(event, lanes_.ep[moe_layer_index]);

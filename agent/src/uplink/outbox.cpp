@@ -90,8 +90,7 @@ std::optional<wire::Message> Outbox::next() {
 
 Status Outbox::acknowledge(std::uint64_t seq) {
   if (seq >= front_seq_ + items_.size()) {
-    return data_loss(
-        "the collector acknowledged item " + std::to_string(seq) + ", which was never sent");
+    return data_loss("the collector acknowledged item ", seq, ", which was never sent");
   }
   while (!items_.empty() && front_seq_ <= seq) {
     bytes_ -= size_of(items_.front());

@@ -5,6 +5,7 @@
 #include "agent/src/uplink/backoff.h"
 #include "agent/src/uplink/session.h"
 
+#include <muster/common/address.h>
 #include <muster/common/log.h>
 
 #include <boost/asio/connect.hpp>
@@ -367,20 +368,12 @@ void Uplink::Worker::close() {
 }
 
 Status parse_address(const std::string& address, UplinkOptions& options) {
-  const std::size_t colon = address.rfind(':');
-  std::string host = colon == std::string::npos ? "" : address.substr(0, colon);
-  const std::string port = colon == std::string::npos ? "" : address.substr(colon + 1);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
+  const auto parsed = parse_peer_address(address);
+  if (!parsed) {
+    return parsed.status().context("MUSTER_COLLECTOR");
   }
-  const bool digits = port.find_first_not_of("0123456789") == std::string::npos;
-  if (host.empty() || port.empty() || !digits || port.size() > 5 || std::stoi(port) > 65535 ||
-      std::stoi(port) == 0) {
-    return invalid_argument(
-        "MUSTER_COLLECTOR='" + address + "' is not an address like 127.0.0.1:7700");
-  }
-  options.host = std::move(host);
-  options.port = port;
+  options.host = parsed->host;
+  options.port = std::to_string(parsed->port);
   return {};
 }
 
