@@ -13,7 +13,7 @@ AttentionMode mode_of(
   return schedule.mode_at({.layer = layer, .layers = layers, .step = step, .sequence = kLong});
 }
 
-// What a schedule says is constant between these.
+// The mode of a layer is constant between these steps.
 void add_boundaries(const AttentionSchedule& schedule, std::set<std::int64_t>& steps) {
   for (const AttentionRule& rule : schedule.rules) {
     steps.insert(rule.begin_step);

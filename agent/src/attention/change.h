@@ -1,4 +1,4 @@
-// Comparing attention schedules: whether a run may go on under another one than it was saved under.
+// Comparison of attention schedules, for a run that resumes under a different one.
 #pragma once
 
 #include <muster/agent/attention_schedule.h>
@@ -9,11 +9,11 @@
 
 namespace muster::agent {
 
-// Whether the layer, of `layers`, is under block attention at some step.
+// True if the layer, one of `layers`, is under block attention at some step.
 [[nodiscard]] bool uses_moba(
     const AttentionSchedule& schedule, std::int64_t layer, std::int64_t layers);
 
-// The first place, by step and then by layer, at which two schedules say different things.
+// The first layer, by step and then by layer, that attends differently under two schedules.
 struct AttentionDifference {
   std::int64_t layer{0};
   std::int64_t step{0};
@@ -21,8 +21,8 @@ struct AttentionDifference {
   AttentionMode now;
 };
 
-// From `step` on, of validated schedules, for sequences that are long enough for blocks to matter.
-// Nothing: they say the same, however they are written.
+// First difference from `step` on, for sequences long enough for blocks to matter; nullopt if the
+// schedules are equivalent, whatever their text. Both must be valid.
 [[nodiscard]] std::optional<AttentionDifference> difference_from(
     const AttentionSchedule& before,
     const AttentionSchedule& now,

@@ -41,7 +41,7 @@ std::string in_quotes(std::string_view text) {
 }
 
 Status refuse(const std::string& what, const char* remedy) {
-  return invalid_argument(what + "; " + remedy);
+  return invalid_argument(what, "; ", remedy);
 }
 
 bool is_everything(const AttentionRule& rule) {
@@ -59,11 +59,11 @@ bool names(const AttentionRule& rule, const LayerRange& layers) {
          });
 }
 
-// What can be said of a rule alone.
+// Checks that concern one rule alone.
 Status check_rule(const AttentionRule& rule) {
   if (rule.begin_step < 0 || rule.begin_step >= rule.end_step) {
     return refuse(
-        "the steps of rule " + in_quotes(to_string(rule)) + " hold no step",
+        "the steps of rule " + in_quotes(to_string(rule)) + " contain no step",
         "begin at 0 or later and end after that");
   }
   for (std::size_t i = 0; i < rule.layers.size(); ++i) {
@@ -129,7 +129,7 @@ Status parse_steps(std::string_view text, AttentionRule& rule) {
   if (!begin || (!open && !end)) {
     return refuse(
         "steps " + in_quotes(text) + " is not BEGIN:END",
-        "write for example 0:9000, or 9000: to go on");
+        "write for example 0:9000, or 9000: without an end");
   }
   rule.begin_step = *begin;
   rule.end_step = open ? kNoEnd : *end;
@@ -146,8 +146,8 @@ Status parse_layers(std::string_view text, AttentionRule& rule) {
     const auto last = number(ends.back());
     if (!first || !last || ends.size() > 2) {
       return refuse(
-          "layers " + in_quotes(text) + " holds " + in_quotes(part) +
-              ", which is no layer and no range",
+          "layers " + in_quotes(text) + " contains " + in_quotes(part) +
+              ", which is not a layer or a range",
           "write for example 0,2,4-7 or all");
     }
     rule.layers.push_back({*first, *last});
@@ -175,8 +175,8 @@ Status parse_mode(const Words& words, std::size_t at, AttentionRule& rule) {
   }
   if (at + 2 >= words.size() || words[at] != "moba") {
     return refuse(
-        at < words.size() ? "a rule cannot go on with " + in_quotes(words[at])
-                          : std::string{"the rule ends before it says full or moba"},
+        at < words.size() ? "unexpected word in a rule: " + in_quotes(words[at])
+                          : std::string{"the rule ends before full or moba"},
         kRuleForm);
   }
   MUSTER_RETURN_IF_ERROR(set_sizes(words[at + 1], words[at + 2], rule));
@@ -189,7 +189,7 @@ Status parse_mode(const Words& words, std::size_t at, AttentionRule& rule) {
       flag = &rule.moba->share_in_group;
     }
     if (flag == nullptr || std::exchange(*flag, true)) {
-      return refuse("a rule cannot go on with " + in_quotes(word), kRuleForm);
+      return refuse("unexpected word in a rule: " + in_quotes(word), kRuleForm);
     }
   }
   return {};
@@ -325,10 +325,10 @@ Expected<AttentionSchedule> AttentionSchedule::parse(std::string_view text) {
     }
   }
   if (schedule.rules.empty() && !last_full_seen) {
-    return refuse("attention schedule, line 1: there is no rule", "write full, or a rule a line");
+    return refuse("attention schedule, line 1: no rule found", "write full, or one rule per line");
   }
   MUSTER_RETURN_IF_ERROR(check_rules(schedule).context("attention schedule"));
-  // Full attention everywhere is what no rule at all says.
+  // Full attention everywhere is the meaning of an empty list of rules.
   if (schedule.rules.size() == 1 && is_everything(schedule.rules[0]) && !schedule.rules[0].moba) {
     schedule.rules.clear();
   }

@@ -9,7 +9,7 @@ namespace {
 const std::string kSchedule = "agent.attention_schedule";
 const std::string kModes = "agent.attention_modes";
 
-// A rule a line, in the schedule's own words.
+// One rule per line, in the schedule's syntax.
 std::string modes_text(const std::vector<AttentionMode>& modes) {
   std::string text;
   for (const AttentionMode& mode : modes) {
@@ -24,7 +24,7 @@ Expected<AttentionSchedule> parse_value(const std::string& key, const std::strin
   auto schedule = AttentionSchedule::parse(text);
   if (!schedule) {
     return data_loss(
-        "the checkpoint's value '" + key + "' does not parse: " + schedule.status().message());
+        "the checkpoint's value '", key, "' does not parse: ", schedule.status().message());
   }
   return schedule;
 }
@@ -80,8 +80,8 @@ Expected<AttentionState> read_attention(const TextValues& values) {
 std::string ScheduleChange::describe() const {
   return "the checkpoint was saved under the attention schedule '" + before + "', this run has '" +
          now + "': at step " + std::to_string(first.step) + " attention layer " +
-         std::to_string(first.layer) + " was to attend by " + label_of(first.before) +
-         " and now by " + label_of(first.now);
+         std::to_string(first.layer) + " changes from " + label_of(first.before) + " to " +
+         label_of(first.now);
 }
 
 std::optional<ScheduleChange> schedule_change(

@@ -1,5 +1,5 @@
-// What a checkpoint says of attention: the schedule it was saved under, and how each layer attended
-// in its last step.
+// Attention in a checkpoint: the schedule it was saved under, and the mode of each layer in its
+// last step.
 #pragma once
 
 #include "agent/src/attention/change.h"
@@ -13,27 +13,27 @@
 namespace muster::agent {
 
 struct AttentionState {
-  std::optional<AttentionSchedule> schedule;  // Nothing: full attention always.
-  std::vector<AttentionMode> modes;           // [attention layers]; empty: none were given.
+  std::optional<AttentionSchedule> schedule;  // full attention if nullopt
+  std::vector<AttentionMode> modes;           // [attention layers], or empty if unknown
 };
 
 void write_attention(const AttentionState& state, TextValues& values);
 
-// A checkpoint from before there was a choice has neither: full attention. kDataLoss names the
+// A checkpoint that predates block attention has neither value: full attention. kDataLoss names the
 // value that does not parse.
 [[nodiscard]] Expected<AttentionState> read_attention(const TextValues& values);
 
-// Whether a run saved under one schedule may go on under another at `step`. Nothing: they say the
-// same from there on.
+// Difference between the schedule of a checkpoint and that of this run.
 struct ScheduleChange {
   AttentionDifference first;
-  std::string before;  // The schedules in one line.
+  std::string before;  // schedule in one line
   std::string now;
 
-  // For people: both, and where they differ first.
+  // Text for people: both schedules and their first difference.
   [[nodiscard]] std::string describe() const;
 };
 
+// nullopt if the schedules are equivalent from `step` on.
 [[nodiscard]] std::optional<ScheduleChange> schedule_change(
     const std::optional<AttentionSchedule>& before,
     const std::optional<AttentionSchedule>& now,

@@ -56,8 +56,8 @@ class OptimizerSource final : public optimizer::StateSource {
   std::map<std::string, Tensor> tensors_;
 };
 
-// The bytes of `trainer`'s tensors as rank `source` saved them. All are there before any is handed
-// out, and the checkpoint has none that this loop lacks.
+// The bytes of `trainer`'s tensors as rank `source` saved them. Fails unless the tensors of the
+// checkpoint and of this loop are the same.
 Expected<std::vector<std::vector<std::byte>>> read_trainer_tensors(
     checkpoint::Pieces& pieces, int source, const TrainerState& trainer) {
   std::vector<std::vector<std::byte>> tensors;
@@ -67,12 +67,16 @@ Expected<std::vector<std::vector<std::byte>>> read_trainer_tensors(
     const checkpoint::Pieces::Part* part = pieces.find_part(name, source);
     if (part == nullptr) {
       return failed_precondition(
-          "the checkpoint has no tensor '" + name + "': it was saved by another training loop");
+          "the checkpoint has no tensor '", name, "': it was saved by another training loop");
     }
     if (part->bytes != static_cast<std::int64_t>(tensor.data.size_bytes())) {
       return failed_precondition(
-          "tensor '" + name + "' has " + std::to_string(tensor.data.size_bytes()) +
-          " bytes in this training loop and " + std::to_string(part->bytes) +
+          "tensor '",
+          name,
+          "' has ",
+          tensor.data.size_bytes(),
+          " bytes in this training loop and ",
+          part->bytes,
           " in the checkpoint: start with the settings it was saved with");
     }
     tensors.emplace_back(tensor.data.size_bytes());
@@ -82,14 +86,14 @@ Expected<std::vector<std::vector<std::byte>>> read_trainer_tensors(
   for (const std::string& name : pieces.names()) {
     if (name.starts_with(kTrainerPrefix) && wanted.count(name) == 0) {
       return failed_precondition(
-          "the checkpoint's tensor '" + name + "' has no place in this training loop");
+          "the checkpoint's tensor '", name, "' has no place in this training loop");
     }
   }
   return tensors;
 }
 
-// Checkpoints from before the optimizer had values of its own: the agent kept the count of applied
-// steps, and Muon's momentum had one form.
+// Reads checkpoints in which the agent kept the count of applied steps for the optimizer, and
+// Muon's momentum had one form.
 Status take_old_values(const TextValues& saved, optimizer::Optimizer& optimizer) {
   if (saved.count(kOldAppliedSteps) == 0) {
     return {};
@@ -97,8 +101,8 @@ Status take_old_values(const TextValues& saved, optimizer::Optimizer& optimizer)
   MUSTER_ASSIGN_OR_RETURN(const std::int64_t applied, integer_value(saved, kOldAppliedSteps));
   optimizer.set_applied_steps(applied);
   log_info(
-      "event=old_checkpoint reason=\"it does not name the form of Muon's momentum; taken as "
-      "heavy_ball, the only one when it was saved\"");
+      "event=old_checkpoint reason=\"it does not name the form of Muon's momentum; using "
+      "heavy_ball, the only form at the time\"");
   return {};
 }
 
@@ -122,7 +126,7 @@ TextValues schedule_values(const optimizer::ScheduleOptions& schedule) {
       {"schedule.cooldown", optimizer::to_string(schedule.cooldown)}};
 }
 
-// A key that an older checkpoint does not have says nothing.
+// Keys that an older checkpoint lacks are not compared.
 void warn_of_other_schedule(const TextValues& saved, const optimizer::ScheduleOptions& now) {
   for (const auto& [key, value] : schedule_values(now)) {
     const auto entry = saved.find(key);
@@ -176,8 +180,10 @@ Expected<RestoredState> distribute_state(
   MUSTER_ASSIGN_OR_RETURN(out.known_epoch, integer_value(values, "agent.known_epoch"));
   if (out.shared.step != pieces.step().value()) {
     return data_loss(
-        "the checkpoint of step " + std::to_string(pieces.step().value()) +
-        " holds the history of step " + std::to_string(out.shared.step));
+        "the checkpoint of step ",
+        pieces.step().value(),
+        " holds the history of step ",
+        out.shared.step);
   }
   MUSTER_ASSIGN_OR_RETURN(const auto tensors, read_trainer_tensors(pieces, source, trainer));
   OptimizerSource optimizer_source{pieces, values};

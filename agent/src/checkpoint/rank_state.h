@@ -1,5 +1,5 @@
-// What one rank saves and how it takes it back: the optimizer's shard, the trainer's tensors and
-// values, and the agent's own history.
+// State of one rank in a checkpoint: the optimizer's shard, the trainer's tensors and values, and
+// the agent's history.
 #pragma once
 
 #include "agent/src/attention/state.h"
@@ -10,7 +10,7 @@
 
 namespace muster::agent {
 
-// Borrows the tensors: they must not change until the writer has copied them.
+// Refers to the tensors, which must not change until the writer has copied them.
 [[nodiscard]] checkpoint::RankState collect_state(
     optimizer::Optimizer& optimizer,
     const SharedState& state,
@@ -23,13 +23,13 @@ struct RestoredState {
   std::int64_t known_epoch{0};
 };
 
-// Takes back, as rank `rank` of `world_size`, what any number of ranks saved in any layout. The
+// Restores rank `rank` of `world_size` from a checkpoint of any number of ranks in any layout. The
 // optimizer reads the elements it owns now. Trainer tensors, which every rank saved in full, come
-// from the old rank `rank` modulo the old world size; trainer values from the same rank when the
-// world size is the old one, else from rank 0, so that all ranks have the same.
-// kFailedPrecondition names a tensor whose size differs, that the checkpoint lacks, or that this
-// model has no place for; the optimizer's errors are load_state's. Nothing is written before
-// everything fits and every byte of the trainer's has matched its hash.
+// from the old rank `rank` modulo the old world size; trainer values come from the same rank if the
+// world size is unchanged, else from rank 0, so that all ranks have the same.
+// kFailedPrecondition names a tensor whose size differs, that the checkpoint lacks, or that does
+// not exist in this model; the optimizer's errors are those of load_state. Writes nothing before
+// all checks have passed and every byte of the trainer's tensors has matched its hash.
 [[nodiscard]] Expected<RestoredState> distribute_state(
     checkpoint::Pieces& pieces,
     int rank,

@@ -10,19 +10,19 @@ template <typename T>
 Expected<T> parse(const TextValues& values, const std::string& key) {
   const auto entry = values.find(key);
   if (entry == values.end()) {
-    return data_loss("the checkpoint has no value '" + key + "'");
+    return data_loss("the checkpoint has no value '", key, "'");
   }
   const std::string& text = entry->second;
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size()) {
-    return data_loss("the checkpoint's value '" + key + "' is not a number: '" + text + "'");
+    return data_loss("the checkpoint's value '", key, "' is not a number: '", text, "'");
   }
   return value;
 }
 
-// What the first version did not save. Its runs had no fp16 parameters and no ZClip, so the
-// defaults are the state they were in; a key that is there must parse.
+// Reads a value that the first version did not save. Its runs had no fp16 parameters and no ZClip,
+// so the default is their state. A key that exists must parse.
 template <typename T>
 Status parse_if_present(const TextValues& values, const std::string& key, T& value) {
   if (values.contains(key)) {

@@ -1,4 +1,4 @@
-// SharedState as named text values, the form in which it rests in a checkpoint.
+// SharedState as named text values, its form in a checkpoint.
 #pragma once
 
 #include <muster/agent/verdict.h>
@@ -14,9 +14,9 @@ using TextValues = std::map<std::string, std::string>;
 // Keys begin with "agent."; numbers survive bit for bit.
 void write_shared_state(const SharedState& state, TextValues& values);
 
-// A checkpoint in flight when the state was written is gone after a restart: those fields come back
+// A checkpoint in flight when the state was written is lost by a restart, so its fields are
 // cleared. kDataLoss names a key that is missing or does not parse. Keys of the guards may be
-// missing: the first version did not write them.
+// missing, because the first version did not write them.
 [[nodiscard]] Expected<SharedState> read_shared_state(const TextValues& values);
 
 // Shortest text that parses back to the same bits.

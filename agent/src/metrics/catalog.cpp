@@ -1,95 +1,122 @@
 #include "agent/src/metrics/catalog.h"
 
+#include "agent/src/metrics/group_metrics.h"
+#include "agent/src/metrics/job_metrics.h"
+#include "agent/src/metrics/layer_metrics.h"
+#include "agent/src/metrics/rank_metrics.h"
+
 #include <muster/common/check.h>
 
-#include <algorithm>
-#include <array>
-#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 namespace muster::agent {
 namespace {
 
-using enum MetricKind;
-using enum MetricScope;
-
-constexpr std::array kFamilies{
-    MetricFamily{"train_loss_nats", "nats", kInstant, kJob},
-    MetricFamily{"train_loss_local_max_nats", "nats", kInstant, kJob},
-    MetricFamily{"train_grad_norm", "1", kInstant, kJob},
-    MetricFamily{"train_grad_clip_ratio", "ratio", kRatio, kJob},
-    MetricFamily{"train_loss_scale", "1", kInstant, kJob},
-    MetricFamily{"train_nonfinite_count", "count", kDelta, kJob},
-    MetricFamily{"train_lr", "1", kInstant, kJob},
-    MetricFamily{"train_tokens", "tokens", kDelta, kJob},
-    MetricFamily{"train_tokens_per_second", "tokens_per_second", kRate, kJob},
-    MetricFamily{"train_step_skipped", "count", kDelta, kJob},
-    MetricFamily{"train_attn_logit_max", "1", kInstant, kJob},
-    MetricFamily{"train_attn_mode", "1", kInstant, kJob},
-    MetricFamily{"train_attn_gate_bound", "1", kInstant, kJob},
-    MetricFamily{"train_attn_norm_bound", "1", kInstant, kJob},
-    MetricFamily{"train_attn_nonfinite_rows", "count", kDelta, kJob},
-    MetricFamily{"train_attn_query_reach", "ratio", kRatio, kJob},
-    MetricFamily{"train_attn_block_reach", "ratio", kRatio, kJob},
-    MetricFamily{"train_moba_sink_share", "ratio", kRatio, kJob},
-    MetricFamily{"train_moba_gate_margin", "1", kInstant, kJob},
-    MetricFamily{"train_moba_block_share", "ratio", kRatio, kJob},
-    MetricFamily{"train_moba_block_max_over_mean", "ratio", kRatio, kJob},
-    MetricFamily{"train_moe_maxvio_ratio", "ratio", kRatio, kJob},
-    MetricFamily{"train_moe_expert_tokens", "tokens", kDelta, kJob},
-    MetricFamily{"train_ep_rank_imbalance_ratio", "ratio", kRatio, kJob},
-    MetricFamily{"train_ep_copies", "count", kDelta, kJob},
-    MetricFamily{"train_ep_rows_moved", "count", kDelta, kJob},
-    MetricFamily{"train_ep_pad_ratio", "ratio", kRatio, kJob},
-    MetricFamily{"train_ep_dedup_ratio", "ratio", kRatio, kJob},
-    MetricFamily{"train_ep_bytes_out", "bytes", kDelta, kJob},
-    MetricFamily{"train_update_rms", "1", kInstant, kJob},
-    MetricFamily{"train_update_abs_max", "1", kInstant, kJob},
-    MetricFamily{"train_update_param_ratio", "ratio", kRatio, kJob},
-    MetricFamily{"train_param_norm", "1", kInstant, kJob},
-    MetricFamily{"train_param_abs_max", "1", kInstant, kJob},
-    MetricFamily{"train_momentum_norm", "1", kInstant, kJob},
-    MetricFamily{"train_momentum_abs_max", "1", kInstant, kJob},
-    MetricFamily{"train_momentum_mean", "1", kInstant, kJob},
-    MetricFamily{"train_momentum_variance", "1", kInstant, kJob},
-    MetricFamily{"train_momentum_gradient_cosine", "1", kInstant, kJob},
-    MetricFamily{"train_adam_v_mean", "1", kInstant, kJob},
-    MetricFamily{"train_adam_v_variance", "1", kInstant, kJob},
-    MetricFamily{"train_adam_v_abs_max", "1", kInstant, kJob},
-    MetricFamily{"train_adam_v_tiny_ratio", "ratio", kRatio, kJob},
-    MetricFamily{"train_adam_v_decay_saturation", "1", kInstant, kJob},
-    MetricFamily{"train_adam_rms_t", "1", kInstant, kJob},
-    MetricFamily{"train_adam_staleness_ratio", "ratio", kRatio, kJob},
-    MetricFamily{"train_muon_direction_norm", "1", kInstant, kJob},
-    MetricFamily{"train_muon_effective_rank_ratio", "ratio", kRatio, kJob},
-    MetricFamily{"train_muon_effective_rank_min_ratio", "ratio", kRatio, kJob},
-    MetricFamily{"train_muon_orthogonality_error", "1", kInstant, kJob},
-    MetricFamily{"train_muon_orthogonality_error_max", "1", kInstant, kJob},
-    MetricFamily{"train_muon_nonfinite_blocks", "count", kDelta, kJob},
-    MetricFamily{"train_muon_recomputed_blocks", "count", kDelta, kJob},
-    MetricFamily{"train_qkclip_heads", "count", kDelta, kJob},
-    MetricFamily{"train_step_seconds", "seconds", kInstant, kRank},
-    MetricFamily{"train_phase_seconds", "seconds", kInstant, kRank},
-    MetricFamily{"train_compute_seconds", "seconds", kInstant, kRank},
-    MetricFamily{"train_loss_local_nats", "nats", kInstant, kRank},
-    MetricFamily{"train_update_applied", "1", kInstant, kRank},
-    MetricFamily{"train_ep_wait_seconds", "seconds", kInstant, kRank},
-    MetricFamily{"train_ep_plan_seconds", "seconds", kInstant, kRank},
-    MetricFamily{"train_ep_move_seconds", "seconds", kInstant, kRank},
-    MetricFamily{"train_telemetry_seconds", "seconds", kInstant, kRank},
+// Labels of a column beside its name.
+struct Labels {
+  std::string_view group{};
+  int layer{-1};
 };
 
-}  // namespace
+// Builds the schema: a descriptor per column.
+class SchemaBuilder {
+ public:
+  explicit SchemaBuilder(MetricSchema& schema) : schema_(schema) {}
 
-std::span<const MetricFamily> metric_families() {
-  return kFamilies;
+  void add(const MetricFamily& family, const Labels& labels, int index = -1) {
+    MetricDescriptor metric;
+    metric.id = static_cast<std::uint32_t>(schema_.metrics.size());
+    metric.name = family.name;
+    metric.unit = family.unit;
+    metric.kind = family.kind;
+    metric.scope = family.scope;
+    metric.layer = labels.layer;
+    metric.index = index;
+    metric.group = labels.group;
+    schema_.metrics.push_back(std::move(metric));
+  }
+
+  template <typename Table, typename MakeView>
+  void columns(const Table& table, const Labels& labels, const MakeView& /*make_view*/) {
+    for (const auto& metric : table) {
+      add(metric.family, labels);
+    }
+  }
+
+  template <typename Table, typename MakeView>
+  void indexed_columns(
+      const Table& table, const Labels& labels, int count, const MakeView& /*make_view*/) {
+    for (int index = 0; index < count; ++index) {
+      for (const auto& metric : table) {
+        add(metric.family, labels, index);
+      }
+    }
+  }
+
+ private:
+  MetricSchema& schema_;
+};
+
+// Fills a row of values, column after column.
+class RowFiller {
+ public:
+  RowFiller(const StepFacts& facts, std::span<float> values) : facts_(facts), values_(values) {}
+
+  template <typename Table, typename MakeView>
+  void columns(const Table& table, const Labels& /*labels*/, const MakeView& make_view) {
+    const auto& view = make_view(facts_);
+    for (const auto& metric : table) {
+      put(metric.value(view));
+    }
+  }
+
+  template <typename Table, typename MakeView>
+  void indexed_columns(
+      const Table& table, const Labels& /*labels*/, int count, const MakeView& make_view) {
+    const auto& view = make_view(facts_);
+    for (std::size_t index = 0; index < static_cast<std::size_t>(count); ++index) {
+      for (const auto& metric : table) {
+        put(metric.value(view, index));
+      }
+    }
+  }
+
+  [[nodiscard]] std::size_t position() const { return next_; }
+
+ private:
+  void put(double value) { values_[next_++] = static_cast<float>(value); }
+
+  const StepFacts& facts_;
+  std::span<float> values_;
+  std::size_t next_{0};
+};
+
+const StepFacts& whole_step(const StepFacts& facts) {
+  return facts;
 }
 
-namespace {
+std::vector<MetricFamily> collect_families() {
+  std::vector<MetricFamily> families;
+  const auto add = [&families](const auto&... tables) {
+    const auto add_table = [&families](const auto& table) {
+      for (const auto& metric : table) {
+        families.push_back(metric.family);
+      }
+    };
+    (add_table(tables), ...);
+  };
+  add(kJobMetrics, kLogitMetrics, kModeMetrics, kMobaHeadMetrics, kMobaLayerMetrics);
+  add(kBlockShareMetrics, kMoeLayerMetrics, kExpertMetrics, kEpLayerMetrics);
+  add(kGroupUpdateMetrics, kMomentumMetrics, kSecondMomentMetrics, kBlockMetrics, kQkClipMetrics);
+  add(kStepTimeMetrics, kPhaseMetrics, kRankMetrics, kEpWaitMetrics, kEpTimeMetrics);
+  families.push_back(kTelemetrySeconds);
+  return families;
+}
 
-// beta2 of a rule's v; nothing for rules without.
+// beta2 of a rule's v; nullopt for rules without one.
 std::optional<double> beta2_of(optimizer::Rule rule, const optimizer::OptimizerOptions& options) {
   switch (rule) {
     case optimizer::Rule::kAdamW:
@@ -112,6 +139,11 @@ bool has_momentum(optimizer::Rule rule) {
 
 }  // namespace
 
+std::span<const MetricFamily> metric_families() {
+  static const std::vector<MetricFamily> kFamilies = collect_families();
+  return kFamilies;
+}
+
 std::vector<GroupInfo> groups_of(optimizer::Optimizer& optimizer) {
   std::vector<GroupInfo> groups;
   for (const std::string& name : optimizer.group_names()) {
@@ -131,115 +163,116 @@ std::vector<GroupInfo> groups_of(optimizer::Optimizer& optimizer) {
   return groups;
 }
 
-MetricCatalog::MetricCatalog(const ModelInfo& model, std::vector<GroupInfo> groups, Scope scope)
-    : groups_(std::move(groups)), scope_(scope), layers_(layer_columns(model)) {
-  if (scope_.job) {
-    add_job_metrics(model);
-    add_layer_metrics();
-    for (const GroupInfo& group : groups_) {
-      add_group_metrics(group);
-    }
-    add("train_qkclip_heads");
+template <typename Visitor>
+void MetricCatalog::visit_attention(Visitor& visitor) const {
+  for (std::size_t layer = 0; layers_.modes && layer < layers_.attention_ids.size(); ++layer) {
+    visitor.columns(kModeMetrics, {{}, layers_.attention_ids[layer]}, [&](const StepFacts& facts) {
+      return ModeView{facts, layer};
+    });
   }
-  add("train_step_seconds");
-  for (std::size_t phase = 0; phase < kPhaseCount; ++phase) {
-    add("train_phase_seconds", to_string(static_cast<Phase>(phase)));
-  }
-  add("train_compute_seconds");
-  add("train_loss_local_nats");
-  add("train_update_applied");
-  add_ep_rank_metrics();
-  add("train_telemetry_seconds");
-}
-
-void MetricCatalog::add(const char* name, const std::string& group, int layer, int index) {
-  const auto* family = std::find_if(kFamilies.begin(), kFamilies.end(), [name](const auto& entry) {
-    return std::string_view{entry.name} == name;
-  });
-  MUSTER_CHECK(family != kFamilies.end(), name);
-  MetricDescriptor metric;
-  metric.id = static_cast<std::uint32_t>(schema_.metrics.size());
-  metric.name = family->name;
-  metric.unit = family->unit;
-  metric.kind = family->kind;
-  metric.scope = family->scope;
-  metric.layer = layer;
-  metric.index = index;
-  metric.group = group;
-  schema_.metrics.push_back(std::move(metric));
-}
-
-void MetricCatalog::add_job_metrics(const ModelInfo& model) {
-  add("train_loss_nats");
-  add("train_loss_local_max_nats");
-  add("train_grad_norm");
-  add("train_grad_clip_ratio");
-  add("train_loss_scale");
-  add("train_nonfinite_count");
-  add("train_lr");
-  add("train_tokens");
-  add("train_tokens_per_second");
-  add("train_step_skipped");
-  for (const optimizer::AttentionLayer& layer : model.attention) {
-    for (int head = 0; head < layer.heads; ++head) {
-      add("train_attn_logit_max", "", layer.layer, head);
+  for (std::size_t layer = 0; layer < layers_.moba_heads.size(); ++layer) {
+    const int heads = layers_.moba_heads[layer];
+    if (heads == 0) {
+      continue;
     }
-  }
-  for (std::size_t layer = 0; layer < model.experts_per_layer.size(); ++layer) {
-    add("train_moe_maxvio_ratio", "", static_cast<int>(layer));
-    for (int expert = 0; expert < model.experts_per_layer[layer]; ++expert) {
-      add("train_moe_expert_tokens", "", static_cast<int>(layer), expert);
-    }
+    const Labels labels{{}, layers_.attention_ids[layer]};
+    const auto moba = [layer](const StepFacts& facts) -> const MobaLanes& {
+      return facts.lanes.moba[layer];
+    };
+    visitor.indexed_columns(kMobaHeadMetrics, labels, heads, moba);
+    visitor.columns(kMobaLayerMetrics, labels, moba);
+    visitor.indexed_columns(
+        kBlockShareMetrics,
+        labels,
+        static_cast<int>(MobaLanes::kBins),
+        [&](const StepFacts& facts) { return BlockShareView{moba(facts)}; });
   }
 }
 
-void MetricCatalog::add_group_metrics(const GroupInfo& group) {
-  const auto add_all = [&](std::initializer_list<const char*> names) {
-    for (const char* name : names) {
-      add(name, group.name);
-    }
+template <typename Visitor>
+void MetricCatalog::visit_group(Visitor& visitor, std::size_t position) const {
+  const GroupInfo& group = groups_[position];
+  const auto visit = [&](const auto& table) {
+    visitor.columns(table, {group.name, -1}, [&](const StepFacts& facts) {
+      return GroupView{facts, position, group.beta2};
+    });
   };
-  add("train_grad_norm", group.name);
+  visit(kGroupGradientMetrics);
   if (scope_.clips_groups) {
-    add("train_grad_clip_ratio", group.name);
+    visit(kGroupClipMetrics);
   }
   if (!scope_.statistics) {
     return;
   }
-  add_all(
-      {"train_update_rms",
-       "train_update_abs_max",
-       "train_update_param_ratio",
-       "train_param_norm",
-       "train_param_abs_max"});
+  visit(kGroupUpdateMetrics);
   if (group.has_momentum) {
-    add_all(
-        {"train_momentum_norm",
-         "train_momentum_abs_max",
-         "train_momentum_mean",
-         "train_momentum_variance",
-         "train_momentum_gradient_cosine"});
+    visit(kMomentumMetrics);
   }
   if (group.has_second_moment) {
-    add_all(
-        {"train_adam_v_mean",
-         "train_adam_v_variance",
-         "train_adam_v_abs_max",
-         "train_adam_v_tiny_ratio",
-         "train_adam_v_decay_saturation",
-         "train_adam_rms_t",
-         "train_adam_staleness_ratio"});
+    visit(kSecondMomentMetrics);
   }
   if (group.has_blocks) {
-    add_all(
-        {"train_muon_direction_norm",
-         "train_muon_effective_rank_ratio",
-         "train_muon_effective_rank_min_ratio",
-         "train_muon_orthogonality_error",
-         "train_muon_orthogonality_error_max",
-         "train_muon_nonfinite_blocks",
-         "train_muon_recomputed_blocks"});
+    visit(kBlockMetrics);
   }
+}
+
+template <typename Visitor>
+void MetricCatalog::visit_tables(Visitor& visitor) const {
+  if (scope_.job) {
+    visitor.columns(kJobMetrics, {}, &whole_step);
+    for (std::size_t layer = 0; layer < layers_.attention_heads.size(); ++layer) {
+      visitor.indexed_columns(
+          kLogitMetrics,
+          {{}, layers_.attention_ids[layer]},
+          layers_.attention_heads[layer],
+          [&](const StepFacts& facts) -> const auto& { return facts.lanes.max_logits[layer]; });
+    }
+    for (std::size_t layer = 0; layer < layers_.experts.size(); ++layer) {
+      const Labels labels{{}, static_cast<int>(layer)};
+      const auto tokens = [&](const StepFacts& facts) -> const auto& {
+        return facts.lanes.expert_counts[layer];
+      };
+      visitor.columns(kMoeLayerMetrics, labels, tokens);
+      visitor.indexed_columns(kExpertMetrics, labels, layers_.experts[layer], tokens);
+    }
+    visit_attention(visitor);
+    for (std::size_t layer = 0; layer < layers_.ep_layers; ++layer) {
+      visitor.columns(kEpLayerMetrics, {{}, static_cast<int>(layer)}, [&](const StepFacts& facts) {
+        return EpView{facts.lanes.ep[layer], static_cast<double>(layers_.expert_ranks)};
+      });
+    }
+    for (std::size_t group = 0; group < groups_.size(); ++group) {
+      visit_group(visitor, group);
+    }
+    visitor.columns(
+        kQkClipMetrics, {}, [](const StepFacts& facts) -> const Verdict& { return facts.verdict; });
+  }
+  visitor.columns(kStepTimeMetrics, {}, &whole_step);
+  for (std::size_t phase = 0; phase < kPhaseCount; ++phase) {
+    const auto which = static_cast<Phase>(phase);
+    visitor.columns(kPhaseMetrics, {to_string(which), -1}, [&](const StepFacts& facts) {
+      return PhaseView{facts, which};
+    });
+  }
+  visitor.columns(kRankMetrics, {}, &whole_step);
+  if (layers_.expert_ranks > 0) {
+    const auto times = [](const StepFacts& facts) { return EpTimesView{facts}; };
+    visitor.indexed_columns(kEpWaitMetrics, {}, layers_.expert_ranks, times);
+    visitor.columns(kEpTimeMetrics, {}, times);
+  }
+}
+
+MetricCatalog::MetricCatalog(const ModelInfo& model, std::vector<GroupInfo> groups, Scope scope)
+    : groups_(std::move(groups)), scope_(scope), layers_(layer_columns(model)) {
+  SchemaBuilder builder{schema_};
+  visit_tables(builder);
+  builder.add(kTelemetrySeconds, {});
+}
+
+void MetricCatalog::fill(const StepFacts& facts, std::span<float> values) const {
+  RowFiller filler{facts, values};
+  visit_tables(filler);
+  MUSTER_CHECK(filler.position() + 1 == values.size(), "values follow the columns of the schema");
 }
 
 }  // namespace muster::agent

@@ -24,7 +24,9 @@ LayerColumns layer_columns(const ModelInfo& model) {
   LayerColumns columns;
   for (const optimizer::AttentionLayer& layer : model.attention) {
     columns.attention_ids.push_back(layer.layer);
+    columns.attention_heads.push_back(layer.heads);
   }
+  columns.experts = model.experts_per_layer;
   columns.modes = model.attention_schedule.has_value();
   columns.moba_heads = moba_heads(model);
   columns.expert_ranks = model.expert_ranks;

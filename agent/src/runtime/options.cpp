@@ -2,8 +2,8 @@
 #include <muster/agent/agent.h>
 #include <muster/common/file.h>
 #include <muster/common/random.h>
+#include <muster/common/text.h>
 
-#include <charconv>
 #include <cstdlib>
 #include <limits>
 #include <optional>
@@ -26,14 +26,11 @@ Expected<std::int64_t> integer(
   if (!text) {
     return fallback;
   }
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (error != std::errc{} || end != text->data() + text->size() || value < min || value > max) {
-    return invalid_argument(
-        std::string{name} + "='" + *text + "' is not an integer from " + std::to_string(min) +
-        " to " + std::to_string(max));
+  const auto value = muster::parse<std::int64_t>(*text);
+  if (!value || *value < min || *value > max) {
+    return invalid_argument(name, "='", *text, "' must be an integer between ", min, " and ", max);
   }
-  return value;
+  return *value;
 }
 
 std::string trimmed(std::string text) {

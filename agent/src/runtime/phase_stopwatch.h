@@ -1,6 +1,6 @@
-// Exclusive time per phase of one step: while an inner phase runs, the outer one stands still.
+// Exclusive time per phase of one step: while an inner phase runs, the outer one is paused.
 //
-// Sans-I/O: time comes in as an argument. Not thread-safe; the training thread owns it. No
+// Sans-I/O: time is an argument. Not thread-safe; the training thread owns it. No
 // allocation.
 #pragma once
 
@@ -16,16 +16,16 @@ class PhaseStopwatch {
  public:
   using Times = std::array<std::chrono::nanoseconds, kPhaseCount>;
 
-  // Begins a step; phases left open by a broken step are closed.
+  // Begins a step and closes phases that a broken step left open.
   void restart(MonotonicTime now);
 
   void enter(Phase phase, MonotonicTime now);
 
-  // Without an open phase it does nothing. Phases nested deeper than kDepthMax count to the phase
+  // Does nothing without an open phase. Phases nested deeper than kDepthMax count towards the phase
   // at kDepthMax.
   void leave(MonotonicTime now);
 
-  // All phases up to `now`; kOther holds what no phase claimed, so that the sum is the step.
+  // All phases up to `now`; kOther is the time outside any phase, so that the sum is the step.
   [[nodiscard]] Times times(MonotonicTime now) const;
 
   [[nodiscard]] std::chrono::nanoseconds elapsed(MonotonicTime now) const { return now - start_; }

@@ -9,10 +9,10 @@
 namespace muster::agent {
 namespace {
 
-// A handler has no argument of ours, so the agent it speaks to is process-wide.
+// A signal handler takes no user argument, so its agent is process-wide.
 std::atomic<Agent*> preemption_agent{nullptr};
 std::atomic<bool> signalled{false};
-std::atomic<bool> holding{false};  // There will be an agent, there is none yet.
+std::atomic<bool> holding{false};  // the agent does not exist yet
 static_assert(std::atomic<Agent*>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 void handle(int signal_number) {
@@ -55,7 +55,7 @@ void install_preemption_handlers(Agent& agent) {
   preemption_agent.store(&agent);
   holding.store(false);
   install_all();
-  // A signal between the two stores above went to the agent; asking twice does no harm.
+  // A signal between the two stores above reached the agent; a second request is harmless.
   if (signalled.load()) {
     agent.request_preemption();
   }

@@ -135,7 +135,7 @@ void StepEvents::add_clip(std::int64_t step, const Verdict& verdict, std::vector
   for (const double of_group : verdict.group_clip_factors) {
     factor = std::min(factor, of_group);
   }
-  // A spike has an event of its own.
+  // A spike has a separate event.
   if (verdict.skip || !clips_.observe(step, factor < 1.0 && !verdict.gradient_spike)) {
     return;
   }

@@ -1,12 +1,12 @@
-// Which events a verdict is worth, for the one rank that speaks for the job.
+// Events of a verdict, for the reporting rank.
 //
-// Sans-I/O; not thread-safe. Gradient clips, and spikes that ZClip clipped, are told when they
-// set in, at most every kClipEventSteps steps each, with the number of such steps since; every
-// other kind every time.
+// Sans-I/O; not thread-safe. Gradient clips, and spikes that ZClip clipped, are reported at their
+// onset, at most every kClipEventSteps steps each, with the number of such steps since the last
+// event; every other kind is reported every time.
 #pragma once
 
 #include "agent/src/attention/state.h"
-#include "agent/src/checkpoint/saver.h"
+#include "agent/src/checkpoint/save_coordinator.h"
 
 #include <muster/agent/verdict.h>
 #include <muster/common/telemetry.h>
@@ -21,18 +21,18 @@ class StepEvents {
  public:
   static constexpr std::int64_t kClipEventSteps = 100;
 
-  // `step` is the step that the verdict decided.
+  // `step`: the step that the verdict decided.
   [[nodiscard]] std::vector<Event> from_verdict(
       std::int64_t step, const Verdict& verdict, const ReducedLanes& lanes, double threshold);
 
  private:
-  // Tells when something that may go on for long sets in, and how often it was since.
+  // Detects the onset of a condition that may last, and counts its steps.
   struct Onset {
     bool active{false};
-    std::int64_t steps{0};  // Since the last event.
+    std::int64_t steps{0};  // since the last event
     std::int64_t last_step{-kClipEventSteps};
 
-    // True when `step` is worth an event.
+    // True if `step` needs an event.
     bool observe(std::int64_t step, bool now);
     std::int64_t take_steps(std::int64_t step);
   };
@@ -44,14 +44,14 @@ class StepEvents {
   Onset spikes_;
 };
 
-// `resumed_generation`: of the checkpoint that the run goes on from; nullopt at a fresh start.
+// `resumed_generation`: of the checkpoint that was restored; nullopt at a fresh start.
 [[nodiscard]] Event started_event(
     std::int64_t step, std::optional<std::int64_t> resumed_generation);
 [[nodiscard]] Event event_of(const SaveOutcome& outcome, std::int64_t step);
-// One layer attends otherwise than in the step before.
+// A layer attends differently than in the step before.
 [[nodiscard]] Event mode_event(
     std::int64_t step, int layer, const AttentionMode& from, const AttentionMode& to);
-// A resumed run goes on under another schedule.
+// A resumed run continues under a different schedule.
 [[nodiscard]] Event schedule_event(std::int64_t step, const ScheduleChange& change);
 [[nodiscard]] Event ended_event(std::int64_t step, Ending ending, const Status& saved);
 

@@ -1,5 +1,5 @@
-// How long to wait before the next attempt: exponential with full jitter, so that the ranks of a
-// job do not come back at the same instant. Not thread-safe.
+// Exponential backoff with full jitter, so that the ranks of a job do not reconnect at the same
+// instant. Not thread-safe.
 #pragma once
 
 #include <muster/common/random.h>
@@ -21,7 +21,7 @@ class Backoff {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(ceiling * random_.uniform());
   }
 
-  // After a success.
+  // Call it after a success.
   void reset() { ceiling_ = min_; }
 
  private:

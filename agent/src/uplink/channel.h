@@ -1,7 +1,7 @@
-// What the training thread and the I/O thread share: three lock-free rings and a few counters.
+// State shared by the training thread and the I/O thread: three lock-free rings and a few counters.
 //
 // The training thread produces samples and notes and consumes commands; the I/O thread the reverse.
-// Nothing here waits, and nothing on the sample path allocates.
+// No operation waits, and none on the sample path allocates.
 #pragma once
 
 #include <muster/common/spsc_ring.h>
@@ -13,7 +13,7 @@
 
 namespace muster::agent {
 
-// Rare things with a reason: they are kept when samples are dropped.
+// Rare items that are kept when samples are dropped.
 using Note = std::variant<Event, CommandReport>;
 
 struct Channel {

@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kBatchFramesMax = 256;
 constexpr std::size_t kBatchBytesMax = std::size_t{256} << 10;
 
-// What an item takes in memory, roughly; the bound is about not growing, not about exact bytes.
+// Approximate memory of an item; the bound limits growth and need not be exact.
 std::size_t size_of(const OutboxItem& item) {
   std::size_t size = sizeof(OutboxItem);
   if (const auto* frame = std::get_if<SampleFrame>(&item)) {
@@ -55,7 +55,7 @@ Expected<OutboxItem> item_of(std::span<const std::byte> frame) {
   if (auto* report = std::get_if<wire::CommandReportMessage>(&message)) {
     return OutboxItem{std::move(report->report)};
   }
-  return data_loss("the spool holds a message that was never put there");
+  return data_loss("the spool contains a message of an unexpected type");
 }
 
 bool is_note(const OutboxItem& item) {
@@ -90,8 +90,7 @@ std::optional<wire::Message> Outbox::next() {
 
 Status Outbox::acknowledge(std::uint64_t seq) {
   if (seq >= front_seq_ + items_.size()) {
-    return data_loss(
-        "the collector acknowledged item " + std::to_string(seq) + ", which was never sent");
+    return data_loss("the collector acknowledged item ", seq, ", which was never sent");
   }
   while (!items_.empty() && front_seq_ <= seq) {
     bytes_ -= size_of(items_.front());
@@ -121,13 +120,13 @@ void Outbox::spool_or_drop(OutboxItem item) {
     }
   }
   if (is_note(item) && bytes_ + size_of(item) <= bytes_max_ + kNoteReserveBytes) {
-    keep(std::move(item));  // Ahead of what is spooled: notes say their own step.
+    keep(std::move(item));  // Ahead of spooled items: a note carries its step.
     return;
   }
   ++(spool_ ? dropped_spool_full_ : dropped_outbox_full_);
 }
 
-// Moves spooled items up while there is room.
+// Moves spooled items into memory while there is room.
 void Outbox::refill() {
   // Some hysteresis: not one record per acknowledged item, but as soon as half is free.
   while (spools_anything() && bytes_ <= bytes_max_ / 2) {

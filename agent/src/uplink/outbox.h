@@ -1,10 +1,10 @@
-// Everything on its way to the collector, oldest first: a bounded memory part whose items have
-// sequence numbers, and behind it the spool, whose items get theirs when they move up.
+// Items pending for the collector, oldest first: a bounded part in memory whose items have sequence
+// numbers, followed by the spool, whose items are numbered when they move into memory.
 //
-// Invariants: (1) items_ holds consecutive sequence numbers; below its front everything is acked.
-// (2) while the spool holds anything, new items go behind it. (3) memory stays within bytes_max,
-// plus kNoteReserveBytes for events and reports, which are kept when samples are dropped.
-// Not thread-safe; sans-I/O but for the spool's file.
+// Invariants: (1) items_ holds consecutive sequence numbers; everything below its front is
+// acknowledged. (2) while the spool is not empty, new items go behind it. (3) memory stays within
+// bytes_max, plus kNoteReserveBytes for events and reports, which are kept when samples are
+// dropped. Not thread-safe; sans-I/O except for the spool's file.
 #pragma once
 
 #include "agent/src/uplink/spool.h"
@@ -27,19 +27,20 @@ class Outbox {
 
   Outbox(std::size_t bytes_max, std::uint64_t schema_hash, std::optional<Spool> spool);
 
-  // Keeps the item, or drops and counts it when neither memory nor spool has room.
+  // Keeps the item, or drops and counts it if neither memory nor spool has room.
   void push(OutboxItem item);
 
-  // The next unsent message; a run of samples becomes one batch. nullopt when all is sent.
+  // The next unsent message; consecutive samples become one batch. nullopt if everything is sent.
   [[nodiscard]] std::optional<wire::Message> next();
 
-  // The collector has stored everything up to `seq`. kDataLoss for one that was never sent.
+  // Releases the items up to `seq`, which the collector has stored. kDataLoss if `seq` was never
+  // sent.
   [[nodiscard]] Status acknowledge(std::uint64_t seq);
 
-  // A new connection: everything above the acknowledged is unsent again.
+  // Starts a connection: every item that is not acknowledged is unsent again.
   void rewind() { sent_ = 0; }
 
-  // Nothing waits for sending or acknowledgement.
+  // True if no item waits for sending or acknowledgement.
   [[nodiscard]] bool empty() const { return items_.empty() && !spools_anything(); }
 
   [[nodiscard]] bool awaits_ack() const { return sent_ > 0; }
@@ -63,8 +64,8 @@ class Outbox {
   std::uint64_t schema_hash_;
   std::optional<Spool> spool_;
   std::deque<OutboxItem> items_;
-  std::uint64_t front_seq_{1};  // Of items_.front().
-  std::size_t sent_{0};         // Leading items sent on this connection.
+  std::uint64_t front_seq_{1};  // of items_.front()
+  std::size_t sent_{0};         // leading items sent on this connection
   std::size_t bytes_{0};
   std::uint64_t dropped_outbox_full_{0};
   std::uint64_t dropped_spool_full_{0};

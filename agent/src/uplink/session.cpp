@@ -22,86 +22,88 @@ Session::Session(const UplinkOptions& options, Channel& channel, Outbox& outbox)
 
 void Session::begin(MonotonicTime now) {
   reader_ = {};
-  said_hello_ = false;
-  said_schema_ = false;
+  hello_sent_ = false;
+  schema_sent_ = false;
   open_ = false;
   begun_at_ = now;
-  heard_at_ = now;
+  last_received_at_ = now;
   heartbeat_due_at_ = now;
   reason_.clear();
 }
 
-Session::Fate Session::receive(std::span<const std::byte> bytes, MonotonicTime now) {
-  heard_at_ = now;
+Session::Action Session::receive(std::span<const std::byte> bytes, MonotonicTime now) {
+  last_received_at_ = now;
   reader_.feed(bytes);
   while (true) {
     auto next = reader_.next();
     if (!next && next.status().code() == StatusCode::kUnimplemented) {
-      continue;  // A message of a newer protocol: skipped.
+      continue;  // Skip a message of a newer protocol.
     }
     if (!next) {
-      return end(Fate::kReconnect, next.status().to_string());
+      return end(Action::kReconnect, next.status().to_string());
     }
     if (!next->has_value()) {
-      return Fate::kGoOn;
+      return Action::kContinue;
     }
-    const Fate fate = handle(**next);
-    if (fate != Fate::kGoOn) {
-      return fate;
+    const Action action = handle(**next);
+    if (action != Action::kContinue) {
+      return action;
     }
   }
 }
 
-Session::Fate Session::handle(const wire::Message& message) {
+Session::Action Session::handle(const wire::Message& message) {
   if (const auto* goodbye = std::get_if<wire::Goodbye>(&message)) {
-    return end(goodbye->retry ? Fate::kReconnect : Fate::kDetach, goodbye->reason);
+    return end(goodbye->retry ? Action::kReconnect : Action::kDetach, goodbye->reason);
   }
   if (!open_) {
     const auto* answer = std::get_if<wire::Welcome>(&message);
-    return answer != nullptr ? welcome(*answer)
-                             : end(Fate::kReconnect, "the collector spoke before its Welcome");
+    return answer != nullptr
+               ? welcome(*answer)
+               : end(Action::kReconnect, "the collector sent a message before its Welcome");
   }
   if (const auto* ack = std::get_if<wire::Ack>(&message)) {
     const Status status = outbox_.acknowledge(ack->seq);
-    return status.ok() ? Fate::kGoOn : end(Fate::kReconnect, status.message());
+    return status.ok() ? Action::kContinue : end(Action::kReconnect, status.message());
   }
   if (const auto* command = std::get_if<wire::CommandMessage>(&message)) {
     take_command(command->command);
   }
-  return Fate::kGoOn;  // Heartbeats, and what later versions may add, only show that it lives.
+  return Action::kContinue;  // Heartbeats and messages of later versions only prove liveness.
 }
 
-Session::Fate Session::welcome(const wire::Welcome& welcome) {
+Session::Action Session::welcome(const wire::Welcome& welcome) {
   if (welcome.version < wire::kProtocolVersionMin || welcome.version > wire::kProtocolVersion) {
     return end(
-        Fate::kDetach,
-        "the collector speaks protocol " + std::to_string(welcome.version) + ", this agent " +
-            std::to_string(wire::kProtocolVersionMin) + " to " +
-            std::to_string(wire::kProtocolVersion) + ": upgrade the older side");
+        Action::kDetach,
+        "the collector's protocol version must be between " +
+            std::to_string(wire::kProtocolVersionMin) + " and " +
+            std::to_string(wire::kProtocolVersion) + ", got " + std::to_string(welcome.version) +
+            ": upgrade the older side");
   }
   const std::int64_t known = channel_.known_epoch.load(std::memory_order_relaxed);
   if (welcome.collector_epoch < known) {
     return end(
-        Fate::kReconnect,
-        "the collector is of epoch " + std::to_string(welcome.collector_epoch) +
-            ", this run has spoken to epoch " + std::to_string(known) + ": a stale collector");
+        Action::kReconnect,
+        "stale collector: its epoch is " + std::to_string(welcome.collector_epoch) +
+            ", this run has seen epoch " + std::to_string(known));
   }
   const Status status = outbox_.acknowledge(welcome.acked_seq);
   if (!status.ok()) {
-    return end(Fate::kReconnect, status.message());
+    return end(Action::kReconnect, status.message());
   }
   outbox_.rewind();
   channel_.known_epoch.store(welcome.collector_epoch, std::memory_order_relaxed);
   epoch_ = welcome.collector_epoch;
   open_ = true;
-  return Fate::kGoOn;
+  return Action::kContinue;
 }
 
 void Session::take_command(const Command& command) {
   const std::uint64_t known =
       std::max(received_command_, channel_.last_applied_command.load(std::memory_order_relaxed));
   if (command.id.value() <= known) {
-    return;  // Sent again after a reconnect.
+    return;  // A repetition after a reconnect.
   }
   received_command_ = command.id.value();
   CommandReport report;
@@ -109,8 +111,9 @@ void Session::take_command(const Command& command) {
   report.step = channel_.last_step.load(std::memory_order_relaxed);
   if (command.collector_epoch > epoch_) {
     report.state = CommandState::kRejected;
-    report.reason = "the command is of collector epoch " + std::to_string(command.collector_epoch) +
-                    ", its bearer of epoch " + std::to_string(epoch_);
+    report.reason = "the command has collector epoch " + std::to_string(command.collector_epoch) +
+                    ", newer than epoch " + std::to_string(epoch_) +
+                    " of the collector that delivered it";
   } else {
     report.state = CommandState::kArmed;
     undelivered_.push_back(command);
@@ -131,30 +134,30 @@ void Session::deliver_commands() {
   }
 }
 
-Session::Fate Session::check(MonotonicTime now) {
+Session::Action Session::check(MonotonicTime now) {
   if (!open_ && now - begun_at_ > options_.io_timeout) {
-    return end(Fate::kReconnect, "the collector did not answer the Hello in time");
+    return end(Action::kReconnect, "the collector did not answer the Hello in time");
   }
-  if (open_ && outbox_.awaits_ack() && now - heard_at_ > 2 * options_.io_timeout) {
-    return end(Fate::kReconnect, "the collector acknowledges nothing");
+  if (open_ && outbox_.awaits_ack() && now - last_received_at_ > 2 * options_.io_timeout) {
+    return end(Action::kReconnect, "the collector sends no acknowledgements");
   }
-  return Fate::kGoOn;
+  return Action::kContinue;
 }
 
 void Session::write(std::vector<std::byte>& out, MonotonicTime now) {
-  if (!said_hello_) {
+  if (!hello_sent_) {
     append(hello(), out);
-    said_hello_ = true;
+    hello_sent_ = true;
   }
   if (!open_) {
     return;
   }
-  if (!said_schema_) {
+  if (!schema_sent_) {
     append(wire::SchemaMessage{options_.schema}, out);
-    said_schema_ = true;
+    schema_sent_ = true;
   }
   if (!outbox_.awaits_ack()) {
-    heard_at_ = now;  // Silence counts from the moment something is owed an answer.
+    last_received_at_ = now;  // Silence counts only while an acknowledgement is due.
   }
   while (out.size() < kWriteBytes) {
     const std::optional<wire::Message> message = outbox_.next();
@@ -173,10 +176,10 @@ void Session::write_goodbye(std::vector<std::byte>& out) {
   append(wire::Goodbye{"the rank ends", true}, out);
 }
 
-Session::Fate Session::end(Fate fate, std::string reason) {
+Session::Action Session::end(Action action, std::string reason) {
   reason_ = std::move(reason);
   open_ = false;
-  return fate;
+  return action;
 }
 
 wire::Hello Session::hello() const {

@@ -44,7 +44,7 @@ Status Spool::append(std::span<const std::byte> payload) {
   // The consumed head of the file counts too: the bound is what the file takes on disk.
   const std::size_t record_bytes = kHeaderBytes + payload.size();
   if (static_cast<std::size_t>(end_) + record_bytes > bytes_max_) {
-    return resource_exhausted(path_.string() + " is full");
+    return resource_exhausted(path_.string(), " is full");
   }
   std::vector<std::byte> record(record_bytes);
   put(std::span{record}.first(4), payload.size());
@@ -74,14 +74,14 @@ Expected<std::vector<std::byte>> Spool::take(std::uint64_t& lost) {
   Status status = read_at(begin_, header);
   const std::uint64_t size = get(std::span{header}.first(4));
   if (status.ok() && size > bytes() - kHeaderBytes) {
-    status = data_loss(path_.string() + ": a record's length is damaged");
+    status = data_loss(path_.string(), ": a record's length is damaged");
   }
   if (status.ok()) {
     payload.resize(size);
     status = read_at(begin_ + static_cast<std::int64_t>(kHeaderBytes), payload);
   }
   if (status.ok() && hash64(payload) != get(std::span{header}.subspan(4, 8))) {
-    status = data_loss(path_.string() + ": a record's hash does not match");
+    status = data_loss(path_.string(), ": a record's hash does not match");
   }
   if (!status.ok()) {
     lost = records_;
@@ -105,7 +105,7 @@ Status Spool::read_at(std::int64_t offset, std::span<std::byte> bytes) const {
       return io_error("reading " + path_.string(), errno);
     }
     if (count == 0) {
-      return data_loss(path_.string() + " ended too early");
+      return data_loss(path_.string(), " ended too early");
     }
     bytes = bytes.subspan(static_cast<std::size_t>(count));
     offset += count;

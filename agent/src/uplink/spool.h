@@ -1,8 +1,8 @@
-// A bounded first-in-first-out file for what does not fit in memory while the collector is away.
+// A bounded first-in-first-out file for items that do not fit in memory during a collector outage.
 //
-// Record: u32 little-endian length, u64 little-endian XXH3 of the payload, payload. The file is
-// this process's own (truncated when opened) and only extends its memory: it is not read after a
-// restart. Not thread-safe; the I/O thread owns it and may block on the disk.
+// Record: u32 little-endian length, u64 little-endian XXH3 of the payload, payload. The file only
+// extends this process's memory: opening truncates it, and it is not read after a restart. Not
+// thread-safe; the I/O thread owns it and may block on the disk.
 #pragma once
 
 #include <muster/common/expected.h>
@@ -21,11 +21,11 @@ class Spool {
   [[nodiscard]] static Expected<Spool> open(
       const std::filesystem::path& path, std::size_t bytes_max);
 
-  // kResourceExhausted when the record does not fit; the file is unchanged.
+  // kResourceExhausted if the record does not fit; the file is unchanged.
   [[nodiscard]] Status append(std::span<const std::byte> payload);
 
-  // The oldest record, removed. Must not be empty. kDataLoss when it is damaged: then everything
-  // that was in the file is gone, `lost` says how many records, and the spool is empty and usable.
+  // Removes and returns the oldest record. Must not be empty. kDataLoss if it is damaged: all
+  // records of the file are lost, `lost` is their number, and the spool is empty and usable.
   [[nodiscard]] Expected<std::vector<std::byte>> take(std::uint64_t& lost);
 
   [[nodiscard]] bool empty() const { return records_ == 0; }

@@ -1,8 +1,8 @@
 // The training thread's side of telemetry: fills ring slots, keeps events that do not fit, and
-// reads the command mailbox. No system call, no wait, no error.
+// reads the command mailbox. Makes no system call, never waits and never fails.
 //
-// Invariants: (1) a sample that does not fit is counted, never waited for. (2) an event or report
-// that does not fit stays in `overflow_`, in order, until there is room.
+// Invariants: (1) a sample that does not fit is dropped and counted. (2) an event or report that
+// does not fit stays in `overflow_`, in order, until there is room.
 #pragma once
 
 #include "agent/src/uplink/channel.h"
@@ -20,7 +20,7 @@ class Uplink;
 
 class Telemetry {
  public:
-  // `uplink` may be null: then nobody empties the rings (tests of this class alone).
+  // If `uplink` is null, the rings are never emptied (for tests of this class).
   Telemetry(std::unique_ptr<Channel> channel, std::unique_ptr<Uplink> uplink);
   ~Telemetry();
   Telemetry(const Telemetry&) = delete;
@@ -28,26 +28,26 @@ class Telemetry {
   Telemetry(Telemetry&&) = delete;
   Telemetry& operator=(Telemetry&&) = delete;
 
-  // Starts the I/O thread; without one for it, detaches.
+  // Starts the I/O thread; detaches if that fails.
   void start();
 
-  // The slot of the next finished step, or null when it must be dropped (counted here).
+  // The slot of the next finished step, or null if the sample must be dropped (counted here).
   [[nodiscard]] SampleFrame* claim();
 
-  // After `claim` gave a slot.
+  // Call it after `claim` returned a slot.
   void publish() { channel_->samples.publish(); }
 
   void emit(Note note);
-  // Moves overflowed notes on; called once per step.
+  // Moves overflowed notes into the ring; called once per step.
   void flush_notes();
 
   [[nodiscard]] std::optional<Command> next_command();
 
   void finished(std::int64_t step, std::uint64_t last_applied_command);
-  // Epoch and command restored from a checkpoint, before the first step.
+  // Sets epoch and command from a checkpoint, before the first step.
   void restored(std::int64_t known_epoch, std::uint64_t last_applied_command);
 
-  // After a fault of ours on the training thread: nothing is published any more. One log line.
+  // Ends publishing, with one log line, after an internal fault on the training thread.
   void detach(const std::string& reason);
 
   [[nodiscard]] std::int64_t known_epoch() const { return channel_->known_epoch; }
@@ -55,11 +55,11 @@ class Telemetry {
  private:
   std::unique_ptr<Channel> channel_;
   std::deque<Note> overflow_;
-  std::unique_ptr<Uplink> uplink_;  // Last: its thread ends before the rings do.
+  std::unique_ptr<Uplink> uplink_;  // last, so that its thread ends before the rings do
 };
 
-// Null when telemetry is off or there is no collector to talk to. kInvalidArgument when the
-// collector's address is not "host:port". The I/O thread begins with Telemetry::start.
+// Null if telemetry is disabled or no collector is configured. kInvalidArgument if the collector's
+// address is not "host:port". Telemetry::start starts the I/O thread.
 [[nodiscard]] Expected<std::unique_ptr<Telemetry>> make_telemetry(
     const AgentOptions& options, const MetricSchema& schema, const Clock& clock);
 

@@ -1,10 +1,11 @@
-// The socket side of the uplink: one io_context, one thread, plain handlers. Everything that can be
-// decided without a socket is in session.cpp and outbox.cpp.
+// The socket side of the uplink: one io_context, one thread, plain handlers. Decisions that need no
+// socket are in session.cpp and outbox.cpp.
 #include "agent/src/uplink/uplink.h"
 
 #include "agent/src/uplink/backoff.h"
 #include "agent/src/uplink/session.h"
 
+#include <muster/common/address.h>
 #include <muster/common/log.h>
 
 #include <boost/asio/connect.hpp>
@@ -25,9 +26,8 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
 
-// Thread-safety: `start`, `stop` and the destructor are the training thread's; all else runs on
-// thread_. Handlers carry the number of the connection they belong to; one of an older connection
-// does nothing.
+// Thread-safety: the training thread calls `start`, `stop` and the destructor; all else runs on
+// thread_. A handler carries the number of its connection and does nothing once that has ended.
 class Uplink::Worker {
  public:
   Worker(UplinkOptions options, Channel& channel, const Clock& clock)
@@ -62,7 +62,7 @@ class Uplink::Worker {
   }
 
  private:
-  // kLeaving: the Goodbye is under way; nothing is read but the collector's closing.
+  // kLeaving: the Goodbye is in flight; only the end of the connection is awaited.
   enum class State { kWaiting, kConnecting, kConnected, kLeaving };
 
   static std::optional<Spool> open_spool(const UplinkOptions& options);
@@ -74,7 +74,7 @@ class Uplink::Worker {
   void read();
   void received(std::size_t size);
   void write();
-  void act_on(Session::Fate fate);
+  void act_on(Session::Action action);
   void lost(const std::string& reason);
   void detach(const std::string& reason);
   void flush(std::deque<Note> rest);
@@ -101,9 +101,9 @@ class Uplink::Worker {
   bool attached_{false};
   bool flushing_{false};
   bool last_attempt_made_{false};
-  std::string told_reason_;  // Of the last log line about a loss.
+  std::string reported_reason_;  // of the last logged loss
   MonotonicTime connected_at_{};
-  MonotonicTime due_at_{};  // Of the next attempt, or the end of the current one.
+  MonotonicTime due_at_{};  // next attempt, or end of the current one
   MonotonicTime write_due_at_{};
   MonotonicTime flush_due_at_{};
 
@@ -124,7 +124,7 @@ std::optional<Spool> Uplink::Worker::open_spool(const UplinkOptions& options) {
   return std::move(spool).value();
 }
 
-// Nothing that goes wrong here may reach the trainer.
+// A fault here must not reach the trainer.
 void Uplink::Worker::run() {
   try {
     tick();
@@ -154,7 +154,7 @@ void Uplink::Worker::tick() {
       break;
     case State::kConnected:
       if (writing_ && now >= write_due_at_) {
-        lost("the collector does not read");
+        lost("the collector reads nothing");
       } else {
         act_on(session_.check(now));
         write();
@@ -177,7 +177,7 @@ void Uplink::Worker::collect() {
     channel_.notes.pop();
   }
   while (SampleFrame* frame = channel_.samples.front()) {
-    outbox_.push(*frame);  // A copy: the slot keeps its memory for the training thread.
+    outbox_.push(*frame);  // Copies, so that the slot keeps its memory for the training thread.
     channel_.samples.pop();
   }
   channel_.dropped_outbox_full.store(outbox_.dropped_outbox_full(), std::memory_order_relaxed);
@@ -253,7 +253,7 @@ void Uplink::Worker::received(std::size_t size) {
   }
   if (session_.is_open() && !attached_) {
     attached_ = true;
-    told_reason_.clear();
+    reported_reason_.clear();
     log_info("event=collector_attached address=" + options_.host + ":" + options_.port);
   }
   write();
@@ -292,27 +292,27 @@ void Uplink::Worker::write() {
       });
 }
 
-void Uplink::Worker::act_on(Session::Fate fate) {
-  if (fate == Session::Fate::kReconnect) {
+void Uplink::Worker::act_on(Session::Action action) {
+  if (action == Session::Action::kReconnect) {
     lost(session_.reason());
-  } else if (fate == Session::Fate::kDetach) {
+  } else if (action == Session::Action::kDetach) {
     detach(session_.reason());
   }
 }
 
 void Uplink::Worker::lost(const std::string& reason) {
   close();
-  if (attached_ || reason != told_reason_) {
+  if (attached_ || reason != reported_reason_) {
     log_warning(
         "event=collector_unreachable address=" + options_.host + ":" + options_.port +
         " reason=\"" + reason + "\"");
   }
-  // A connection that lasted earns a quick return; one that is made and lost at once does not.
+  // Only a connection that lasted resets the backoff.
   if (attached_ && clock_.now() - connected_at_ > options_.backoff_max) {
     backoff_.reset();
   }
   attached_ = false;
-  told_reason_ = reason;
+  reported_reason_ = reason;
   state_ = State::kWaiting;
   due_at_ = clock_.now() + backoff_.next();
   if (!flushing_) {
@@ -325,7 +325,7 @@ void Uplink::Worker::lost(const std::string& reason) {
   }
 }
 
-// What was lost while flushing may have been gone before: a collector that restarted is back.
+// The connection may have been dead before the flush began; a restarted collector is back.
 void Uplink::Worker::last_attempt() {
   last_attempt_made_ = true;
   connect();
@@ -351,7 +351,7 @@ void Uplink::Worker::flush(std::deque<Note> rest) {
   write();
 }
 
-// With everything acknowledged, the last word goes out, and the collector closes.
+// Once everything is acknowledged, sends the Goodbye; the collector then closes.
 void Uplink::Worker::leave_when_done() {
   if (flushing_ && session_.is_open() && outbox_.empty()) {
     Session::write_goodbye(write_buffer_);
@@ -368,20 +368,12 @@ void Uplink::Worker::close() {
 }
 
 Status parse_address(const std::string& address, UplinkOptions& options) {
-  const std::size_t colon = address.rfind(':');
-  std::string host = colon == std::string::npos ? "" : address.substr(0, colon);
-  const std::string port = colon == std::string::npos ? "" : address.substr(colon + 1);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
+  const auto parsed = parse_peer_address(address);
+  if (!parsed) {
+    return parsed.status().context("MUSTER_COLLECTOR");
   }
-  const bool digits = port.find_first_not_of("0123456789") == std::string::npos;
-  if (host.empty() || port.empty() || !digits || port.size() > 5 || std::stoi(port) > 65535 ||
-      std::stoi(port) == 0) {
-    return invalid_argument(
-        "MUSTER_COLLECTOR='" + address + "' is not an address like 127.0.0.1:7700");
-  }
-  options.host = std::move(host);
-  options.port = port;
+  options.host = parsed->host;
+  options.port = std::to_string(parsed->port);
   return {};
 }
 

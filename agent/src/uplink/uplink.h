@@ -1,8 +1,8 @@
-// The I/O thread: carries samples, events and reports to the collector and brings commands back.
+// The I/O thread: sends samples, events and reports to the collector and receives commands.
 //
-// Thread-safety: constructed, started and stopped by the training thread; everything else happens
-// on its own thread. Errors never leave it: an exception or a final refusal detaches, is counted in
-// nothing but one log line, and training goes on.
+// Thread-safety: constructed, started and stopped by the training thread; everything else runs on
+// the I/O thread. No error leaves it: an exception or a final rejection detaches telemetry with one
+// log line, and training continues.
 #pragma once
 
 #include "agent/src/uplink/channel.h"
@@ -27,16 +27,17 @@ struct UplinkOptions {
   std::string token;
   MetricSchema schema;
   std::size_t outbox_bytes_max{std::size_t{8} << 20};
-  std::filesystem::path spool_directory;  // Empty: no spool.
+  std::filesystem::path spool_directory;  // if empty, there is no spool
   std::size_t spool_bytes_max{std::size_t{64} << 20};
-  std::uint64_t seed{0};  // Of the reconnect jitter.
+  std::uint64_t seed{0};  // of the reconnect jitter
 
   std::chrono::milliseconds backoff_min{100};
   std::chrono::milliseconds backoff_max{5000};
-  std::chrono::milliseconds poll_interval{20};  // How often the rings are looked at.
+  std::chrono::milliseconds poll_interval{20};  // of the rings
   std::chrono::milliseconds heartbeat_interval{1000};
-  std::chrono::milliseconds io_timeout{5000};     // Connect, handshake, a write, silence after one.
-  std::chrono::milliseconds flush_timeout{2000};  // At the end of the process.
+  std::chrono::milliseconds io_timeout{
+      5000};  // of connect, handshake, a write, and silence after it
+  std::chrono::milliseconds flush_timeout{2000};  // at the end of the process
 };
 
 // "host:port", "[::1]:port".
@@ -55,8 +56,8 @@ class Uplink {
 
   void start();
 
-  // Sends what is left, `rest` last, waits for its acknowledgement for at most flush_timeout, and
-  // joins the thread. The training thread must not use the channel any more.
+  // Sends all pending items, `rest` last, waits for their acknowledgement for at most
+  // flush_timeout, and joins the thread. The training thread must no longer use the channel.
   void stop(std::deque<Note> rest);
 
  private:

@@ -9,7 +9,7 @@
 
 namespace muster::agent {
 
-// In a MAX lane: this rank has nothing to say.
+// Value of a MAX lane that this rank has no value for.
 inline constexpr double kAbsent = -std::numeric_limits<double>::infinity();
 
 inline double as_lane(std::int64_t value) {
@@ -36,8 +36,14 @@ class LaneWriter {
     raw(std::isfinite(value) ? value : 0.0);
   }
 
-  // What is not finite is left out without a flag: see LocalLanes::update.
+  // Leaves out a value that is not finite, without a flag: see LocalLanes::update.
   void lenient(double value) { raw(std::isfinite(value) ? value : 0.0); }
+
+  // For a MAX lane: a value that is not finite becomes +infinity, and is flagged if `strict`.
+  void extreme(double value, bool strict) {
+    nonfinite_ = nonfinite_ || (strict && !std::isfinite(value));
+    raw(std::isfinite(value) ? value : -kAbsent);
+  }
 
   // Minimum and maximum of an integer through one MAX reduction.
   template <typename T>

@@ -1,5 +1,6 @@
-// Lanes of the verdict: where each value lies in the two vectors, and how it survives reduction.
+// Lanes of the verdict: position of each value in the two vectors, and its form in a reduction.
 #include "agent/src/verdict/layer_lanes.h"
+#include "agent/src/verdict/statistic_lanes.h"
 
 #include <muster/agent/verdict.h>
 #include <muster/common/check.h>
@@ -15,9 +16,12 @@ namespace muster::agent {
 namespace {
 
 constexpr std::size_t kSumScalars = 3;
-constexpr std::size_t kSumPerGroup = 19;
 constexpr std::size_t kMaxScalars = 15;
-constexpr std::size_t kMaxPerGroup = 6;
+// The squared norm and the element count lead the sums.
+constexpr std::size_t kSumPerGroup =
+    2 + sum_lanes(kernels::kUpdateStatistics) + sum_lanes(optimizer::kBlockStatistics);
+constexpr std::size_t kMaxPerGroup =
+    max_lanes(kernels::kUpdateStatistics) + max_lanes(optimizer::kBlockStatistics);
 
 using LaneRows = std::vector<std::vector<double>>;
 
@@ -27,29 +31,10 @@ std::size_t total(const std::vector<int>& counts) {
   });
 }
 
-void encode_quotient_sums(const optimizer::GroupUpdateStatistics& update, LaneWriter& out) {
-  out.lenient(update.gradient_squared_sum);
-  out.lenient(update.momentum_gradient_sum);
-  out.lenient(update.second_moment_before_sum);
-  out.lenient(update.staleness_sum);
-  out.raw(as_lane(update.second_moment_tiny_count));
-  out.raw(as_lane(update.block_count));
-  out.lenient(update.direction_norm_sum);
-  out.lenient(update.effective_rank_sum);
-  out.lenient(update.orthogonality_error_sum);
-  out.raw(as_lane(update.nonfinite_blocks));
-  out.raw(as_lane(update.recomputed_blocks));
-}
-
-void encode_maxima(const optimizer::GroupUpdateStatistics& update, LaneWriter& out) {
-  out.finite(update.parameter_abs_max);
-  out.finite(update.momentum_abs_max);
-  out.finite(update.second_moment_abs_max);
-  out.lenient(update.update_abs_max);
-  out.lenient(update.orthogonality_error_max);
-  // A minimum as a negative maximum; a rank without blocks has none.
-  const bool known = update.block_count > 0 && std::isfinite(update.effective_rank_min);
-  out.raw(known ? -update.effective_rank_min : kAbsent);
+// Statistics of a group; a rank that recorded no update has an empty vector.
+const optimizer::GroupUpdateStatistics& update_of(const LocalLanes& lanes, std::size_t group) {
+  static const optimizer::GroupUpdateStatistics kNoUpdate;
+  return lanes.update.empty() ? kNoUpdate : lanes.update[group];
 }
 
 void encode_sums(const LaneLayout& layout, const LocalLanes& lanes, LaneWriter& out) {
@@ -58,15 +43,10 @@ void encode_sums(const LaneLayout& layout, const LocalLanes& lanes, LaneWriter& 
   out.finite(lanes.nonfinite_count);
   for (std::size_t g = 0; g < layout.groups; ++g) {
     out.finite(lanes.squared_norm.empty() ? 0.0 : lanes.squared_norm[g]);
-    const auto update = lanes.update.empty() ? optimizer::GroupUpdateStatistics{} : lanes.update[g];
+    const optimizer::GroupUpdateStatistics& update = update_of(lanes, g);
     out.raw(as_lane(update.element_count));
-    out.finite(update.update_squared_sum);
-    out.finite(update.parameter_squared_sum);
-    out.finite(update.momentum_squared_sum);
-    out.finite(update.momentum_sum);
-    out.finite(update.second_moment_sum);
-    out.finite(update.second_moment_squared_sum);
-    encode_quotient_sums(update, out);
+    write_sums(kernels::kUpdateStatistics, update.elements, out);
+    write_sums(optimizer::kBlockStatistics, update.blocks, out);
   }
   for (std::size_t layer = 0; layer < layout.experts.size(); ++layer) {
     for (std::size_t e = 0; e < static_cast<std::size_t>(layout.experts[layer]); ++e) {
@@ -156,8 +136,9 @@ void encode(
   out.raw(as_lane(lanes.failed_checkpoint));
   MUSTER_CHECK(out.position() + 3 == kMaxScalars, "kMaxScalars counts the lanes above");
   for (std::size_t g = 0; g < layout.groups; ++g) {
-    const auto update = lanes.update.empty() ? optimizer::GroupUpdateStatistics{} : lanes.update[g];
-    encode_maxima(update, out);
+    const optimizer::GroupUpdateStatistics& update = update_of(lanes, g);
+    write_extremes(kernels::kUpdateStatistics, update.elements, out);
+    write_extremes(optimizer::kBlockStatistics, update.blocks, out);
   }
   const bool nonfinite_logit = encode_logits(layout, lanes, out) || has_nonfinite_rows(lanes);
   encode_layer_maxima(layout, lanes, out);
@@ -169,27 +150,6 @@ void encode(
 }
 
 namespace {
-
-void decode_update_sums(LaneReader& in, optimizer::GroupUpdateStatistics& update) {
-  update.element_count = in.integer();
-  update.update_squared_sum = in.next();
-  update.parameter_squared_sum = in.next();
-  update.momentum_squared_sum = in.next();
-  update.momentum_sum = in.next();
-  update.second_moment_sum = in.next();
-  update.second_moment_squared_sum = in.next();
-  update.gradient_squared_sum = in.next();
-  update.momentum_gradient_sum = in.next();
-  update.second_moment_before_sum = in.next();
-  update.staleness_sum = in.next();
-  update.second_moment_tiny_count = in.integer();
-  update.block_count = in.integer();
-  update.direction_norm_sum = in.next();
-  update.effective_rank_sum = in.next();
-  update.orthogonality_error_sum = in.next();
-  update.nonfinite_blocks = in.integer();
-  update.recomputed_blocks = in.integer();
-}
 
 void decode_rows(const std::vector<int>& sizes, LaneReader& in, LaneRows& rows) {
   rows.resize(sizes.size());
@@ -207,7 +167,9 @@ void decode_sums(const LaneLayout& layout, LaneReader& in, ReducedLanes& out) {
   out.update.resize(layout.groups);
   for (std::size_t g = 0; g < layout.groups; ++g) {
     out.squared_norm[g] = in.next();
-    decode_update_sums(in, out.update[g]);
+    out.update[g].element_count = in.integer();
+    read_sums(kernels::kUpdateStatistics, in, out.update[g].elements);
+    read_sums(optimizer::kBlockStatistics, in, out.update[g].blocks);
   }
   decode_rows(layout.experts, in, out.expert_counts);
   decode_layer_sums(layout, in, out);
@@ -230,13 +192,8 @@ void decode_maxima(const LaneLayout& layout, LaneReader& in, ReducedLanes& out) 
   out.prepared_checkpoint_min = in.minimum();
   out.failed_checkpoint_max = in.integer();
   for (optimizer::GroupUpdateStatistics& update : out.update) {
-    update.parameter_abs_max = in.next();
-    update.momentum_abs_max = in.next();
-    update.second_moment_abs_max = in.next();
-    update.update_abs_max = in.next();
-    update.orthogonality_error_max = in.next();
-    const double rank_min = -in.next();
-    update.effective_rank_min = std::isfinite(rank_min) ? rank_min : 0.0;
+    read_extremes(kernels::kUpdateStatistics, in, update.elements);
+    read_extremes(optimizer::kBlockStatistics, in, update.blocks);
   }
   decode_rows(layout.heads, in, out.max_logits);
   decode_layer_maxima(layout, in, out);

@@ -30,7 +30,7 @@ constexpr std::array kEpSums{
     &EpLanes::dedup_rows,
     &EpLanes::bytes_out};
 
-// What was recorded of a layer; a rank that recorded nothing has an empty vector.
+// The lanes of a layer; a rank without records has an empty vector.
 const MobaLanes& moba_of(const LocalLanes& lanes, std::size_t layer) {
   static const MobaLanes kNothing;
   return lanes.moba.empty() ? kNothing : lanes.moba[layer];

@@ -14,9 +14,7 @@ Status check_size(const char* what, std::size_t size, std::size_t expected) {
   if (size == 0 || size == expected) {
     return {};
   }
-  return invalid_argument(
-      std::string{what} + " has " + std::to_string(size) + " values and needs " +
-      std::to_string(expected) + ", or none");
+  return invalid_argument(what, " has ", size, " values, must have ", expected, " or none");
 }
 
 Status check_record(const MobaRecord& record, std::size_t heads) {
@@ -26,7 +24,7 @@ Status check_record(const MobaRecord& record, std::size_t heads) {
   MUSTER_RETURN_IF_ERROR(check_size("sink_share", record.sink_share.size(), heads));
   MUSTER_RETURN_IF_ERROR(check_size("gate_margin", record.gate_margin.size(), heads));
   if (record.blocks < 0) {
-    return invalid_argument("blocks is " + std::to_string(record.blocks) + ", use 0 or more");
+    return invalid_argument("blocks must not be negative, got ", record.blocks);
   }
   return check_size(
       "block_counts", record.block_counts.size(), heads * static_cast<std::size_t>(record.blocks));
@@ -98,9 +96,14 @@ Status add_reach(const ReachRecord& record, MobaLanes& lanes) {
   if (!fits(record.queries_reached, record.queries) ||
       !fits(record.blocks_reached, record.blocks)) {
     return invalid_argument(
-        "a reach of " + std::to_string(record.queries_reached) + " of " +
-        std::to_string(record.queries) + " queries and " + std::to_string(record.blocks_reached) +
-        " of " + std::to_string(record.blocks) +
+        "a reach of ",
+        record.queries_reached,
+        " of ",
+        record.queries,
+        " queries and ",
+        record.blocks_reached,
+        " of ",
+        record.blocks,
         " blocks: count what is reached among what is there");
   }
   lanes.queries_reached += static_cast<double>(record.queries_reached);

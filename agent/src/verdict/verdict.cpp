@@ -45,7 +45,7 @@ AppliedCommand set_threshold(
   if (!std::isfinite(command.argument) || command.argument < 0.0) {
     return rejected(
         command,
-        "a QK-clip threshold must be finite and not negative, not " +
+        "a QK-clip threshold must be finite and not negative, got " +
             std::to_string(command.argument));
   }
   state.qk_clip_threshold = command.argument;
@@ -62,7 +62,7 @@ AppliedCommand run_command(
     return {
         command,
         CommandState::kExpired,
-        "was to run until step " + std::to_string(command.expires_step) + ", now step " +
+        "valid until step " + std::to_string(command.expires_step) + ", now at step " +
             std::to_string(state.step)};
   }
   switch (command.kind) {
@@ -141,7 +141,7 @@ void judge_update(const ReducedLanes& lanes, const SharedState& state, Verdict& 
   verdict.gradient_norm = norm_known ? std::sqrt(squared_norm) * verdict.gradient_scale : kNan;
 }
 
-// Only in a step that is applied: a skipped gradient must not teach ZClip what is usual.
+// Only in a step that is applied: a skipped gradient must not enter the mean of ZClip.
 void judge_clipping(
     const ReducedLanes& lanes, const DecideOptions& options, SharedState& state, Verdict& verdict) {
   std::vector<double> group_norms;
@@ -163,7 +163,7 @@ void judge_clipping(
   }
 }
 
-// Steps that were left out for another reason than their gradients say nothing about the scale.
+// Only the gradients of a step are evidence about the scale.
 void judge_loss_scale(
     const ReducedLanes& lanes, const DecideOptions& options, SharedState& state, Verdict& verdict) {
   const bool overflow = lanes.nonfinite_count > 0.0;
@@ -193,7 +193,7 @@ void judge_heads(const ReducedLanes& lanes, SharedState& state, Verdict& verdict
   }
 }
 
-void settle_in_flight(const ReducedLanes& lanes, SharedState& state, Verdict& verdict) {
+void resolve_in_flight(const ReducedLanes& lanes, SharedState& state, Verdict& verdict) {
   const std::int64_t sequence = state.checkpoint_in_flight;
   if (sequence == 0) {
     return;
@@ -254,12 +254,12 @@ Verdict abort_for_generation(const ReducedLanes& lanes) {
 
 }  // namespace
 
-Verdict settle_checkpoint(const ReducedLanes& lanes, SharedState& state) {
+Verdict resolve_checkpoint(const ReducedLanes& lanes, SharedState& state) {
   if (lanes.generation_min != lanes.generation_max) {
     return abort_for_generation(lanes);
   }
   Verdict verdict;
-  settle_in_flight(lanes, state, verdict);
+  resolve_in_flight(lanes, state, verdict);
   begin_wanted(state, verdict);
   return verdict;
 }
@@ -290,7 +290,7 @@ Verdict decide(
   const bool last = verdict.ending != Ending::kContinue && options.checkpoint_on_stop;
   state.checkpoint_wanted =
       state.checkpoint_wanted || (options.checkpoints_enabled && (due || last));
-  settle_in_flight(lanes, state, verdict);
+  resolve_in_flight(lanes, state, verdict);
   begin_wanted(state, verdict);
 
   state.skipped_steps += verdict.skip ? 1 : 0;

@@ -79,23 +79,7 @@ UpdateStatistics run_adam(
 }  // namespace
 
 void UpdateStatistics::add(const UpdateStatistics& other) {
-  // A maximum that is not a number must stay visible: std::max would drop it.
-  const auto larger = [](double a, double b) { return b > a || std::isnan(b) ? b : a; };
-  update_squared_sum += other.update_squared_sum;
-  update_abs_max = larger(update_abs_max, other.update_abs_max);
-  parameter_squared_sum += other.parameter_squared_sum;
-  parameter_abs_max = larger(parameter_abs_max, other.parameter_abs_max);
-  gradient_squared_sum += other.gradient_squared_sum;
-  momentum_squared_sum += other.momentum_squared_sum;
-  momentum_sum += other.momentum_sum;
-  momentum_abs_max = larger(momentum_abs_max, other.momentum_abs_max);
-  momentum_gradient_sum += other.momentum_gradient_sum;
-  second_moment_sum += other.second_moment_sum;
-  second_moment_squared_sum += other.second_moment_squared_sum;
-  second_moment_abs_max = larger(second_moment_abs_max, other.second_moment_abs_max);
-  second_moment_before_sum += other.second_moment_before_sum;
-  staleness_sum += other.staleness_sum;
-  second_moment_tiny_count += other.second_moment_tiny_count;
+  combine(kUpdateStatistics, *this, other);
 }
 
 UpdateStatistics sgd_update(const UpdateTensors& tensors, const UpdateStep& step) {

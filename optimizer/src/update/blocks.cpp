@@ -10,23 +10,20 @@ namespace muster::optimizer {
 namespace {
 
 void add_report(
-    GroupUpdateStatistics& group,
-    const kernels::NewtonSchulzReport& report,
-    std::int64_t short_side) {
-  group.recomputed_blocks += report.recomputed ? 1 : 0;
-  if (report.nonfinite) {
-    ++group.nonfinite_blocks;
-    return;
+    BlockStatistics& blocks, const kernels::NewtonSchulzReport& report, std::int64_t short_side) {
+  BlockStatistics one;
+  one.recomputed_blocks = report.recomputed ? 1 : 0;
+  one.nonfinite_blocks = report.nonfinite ? 1 : 0;
+  if (!report.nonfinite) {
+    const double rank = report.effective_rank / static_cast<double>(short_side);
+    one.block_count = 1;
+    one.direction_norm_sum = report.input_norm;
+    one.effective_rank_sum = rank;
+    one.effective_rank_min = rank;
+    one.orthogonality_error_sum = report.orthogonality_error;
+    one.orthogonality_error_max = report.orthogonality_error;
   }
-  const double rank = report.effective_rank / static_cast<double>(short_side);
-  group.effective_rank_min =
-      group.block_count == 0 ? rank : std::min(group.effective_rank_min, rank);
-  ++group.block_count;
-  group.direction_norm_sum += report.input_norm;
-  group.effective_rank_sum += rank;
-  group.orthogonality_error_sum += report.orthogonality_error;
-  group.orthogonality_error_max =
-      std::max(group.orthogonality_error_max, report.orthogonality_error);
+  kernels::combine(kBlockStatistics, blocks, one);
 }
 
 // Blocks that lie in the matrix like a batch: one run each, equal, one after the other.
@@ -114,7 +111,7 @@ void Orthogonaliser::run_batch(
     const WorkMatrix& matrix = *blocks[index].matrix;
     if (matrix.counts) {
       add_report(
-          statistics[static_cast<std::size_t>(matrix.parameter->group_index)],
+          statistics[static_cast<std::size_t>(matrix.parameter->group_index)].blocks,
           reports_[index],
           std::min(blocks[index].block->rows, matrix.parameter->cols));
     }

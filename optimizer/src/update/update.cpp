@@ -2,8 +2,6 @@
 
 #include <muster/optimizer/rules/sgd.h>
 
-#include <algorithm>
-
 namespace muster::optimizer {
 namespace {
 
@@ -95,21 +93,7 @@ std::vector<StateKind> state_kinds(Rule rule) {
 void accumulate(
     GroupUpdateStatistics& group, std::size_t count, const kernels::UpdateStatistics& part) {
   group.element_count += static_cast<std::int64_t>(count);
-  group.update_squared_sum += part.update_squared_sum;
-  group.update_abs_max = std::max(group.update_abs_max, part.update_abs_max);
-  group.parameter_squared_sum += part.parameter_squared_sum;
-  group.parameter_abs_max = std::max(group.parameter_abs_max, part.parameter_abs_max);
-  group.gradient_squared_sum += part.gradient_squared_sum;
-  group.momentum_squared_sum += part.momentum_squared_sum;
-  group.momentum_sum += part.momentum_sum;
-  group.momentum_abs_max = std::max(group.momentum_abs_max, part.momentum_abs_max);
-  group.momentum_gradient_sum += part.momentum_gradient_sum;
-  group.second_moment_sum += part.second_moment_sum;
-  group.second_moment_squared_sum += part.second_moment_squared_sum;
-  group.second_moment_abs_max = std::max(group.second_moment_abs_max, part.second_moment_abs_max);
-  group.second_moment_before_sum += part.second_moment_before_sum;
-  group.staleness_sum += part.staleness_sum;
-  group.second_moment_tiny_count += part.second_moment_tiny_count;
+  group.elements.add(part);
 }
 
 }  // namespace muster::optimizer

@@ -44,7 +44,7 @@ struct StateKind {
 
 [[nodiscard]] std::vector<StateKind> state_kinds(Rule rule);
 
-// Adds the statistics of `count` elements to their group's: sums add, maxima take the larger.
+// Adds the statistics of `count` elements to those of their group.
 void accumulate(
     GroupUpdateStatistics& group, std::size_t count, const kernels::UpdateStatistics& part);
 

@@ -32,7 +32,7 @@ ModelInfo model_of(const std::string& schedule) {
   return model;
 }
 
-// As a model would: what the schedule says of the step.
+// Sets the modes of the schedule, as a model would.
 void follow(StepContext& context, const std::string& schedule) {
   std::vector<AttentionMode> modes;
   for (std::int64_t layer = 0; layer < 2; ++layer) {
@@ -59,7 +59,7 @@ class WatchedAttention : public testing::Test {
     return options;
   }
 
-  // Goes on from the last checkpoint, watched by a collector that has seen nothing before.
+  // Resumes from the last checkpoint, with a collector that is new.
   GroupOptions resumed(const std::string& schedule, std::int64_t steps, bool allow_change = false) {
     collector_ = std::make_unique<FakeCollector>();
     collector_->start({});
@@ -203,7 +203,7 @@ TEST_F(WatchedAttention, RecordsAreMergedOverPassesAndRanks) {
   options.on_step = [](StepContext& context) {
     follow(context, "moba:64,3,last_full=1");
     if (context.step == 1) {
-      return;  // Nothing of step 0 may be left.
+      return;  // No record of step 0 may remain.
     }
     const auto rank = static_cast<float>(context.rank);
     for (int pass = 0; pass < 3; ++pass) {
@@ -238,7 +238,7 @@ TEST_F(WatchedAttention, RecordsAreMergedOverPassesAndRanks) {
   EXPECT_TRUE(std::isnan(value(1, "train_moba_block_share", 4, 0)));
 }
 
-// The head's own maximum looks healthy: only the rows say that something is wrong.
+// The head's maximum looks healthy; only the rows are not finite.
 TEST_F(WatchedAttention, RowsThatAreNotFiniteSkipTheStepAndNoMaximumLooksHealthy) {
   GroupOptions options = group("moba:64,3", 4);
   options.on_step = [](StepContext& context) {

@@ -1,4 +1,4 @@
-// When a run may go on under another attention schedule, and what a checkpoint keeps of attention.
+// Resuming under another attention schedule, and attention in a checkpoint.
 #include "agent/src/attention/change.h"
 #include "agent/src/attention/state.h"
 

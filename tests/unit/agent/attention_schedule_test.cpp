@@ -110,16 +110,16 @@ TEST(AttentionSchedule, AnErrorNamesItsLineAndWhatToWrite) {
       refusal("layers 0 full\n# fine\nstps 0:3 full\n"),
       AllOf(HasSubstr("line 3"), HasSubstr("'stps'"), HasSubstr("write [steps BEGIN:END]")));
   EXPECT_THAT(refusal("steps 3 full"), HasSubstr("'3' is not BEGIN:END; write for example 0:9000"));
-  EXPECT_THAT(refusal("layers 1,x full"), HasSubstr("'x', which is no layer"));
+  EXPECT_THAT(refusal("layers 1,x full"), HasSubstr("'x', which is not a layer"));
   EXPECT_THAT(refusal("moba 64"), HasSubstr("moba BLOCK TOPK"));
   EXPECT_THAT(refusal("moba 64 2 neighbour neighbour"), HasSubstr("'neighbour'"));
   EXPECT_THAT(refusal("moba:64"), HasSubstr("write moba:BLOCK,TOPK"));
   EXPECT_THAT(refusal("moba:64,-2"), HasSubstr("'-2' must be whole numbers"));
   EXPECT_THAT(refusal("moba:64,2,last_full=x"), HasSubstr("last_full 'x'"));
   EXPECT_THAT(refusal("moba:64,2,last_full=1\nlast_full 1"), HasSubstr("line 2"));
-  EXPECT_THAT(refusal("steps 0:3"), HasSubstr("ends before it says full or moba"));
+  EXPECT_THAT(refusal("steps 0:3"), HasSubstr("ends before full or moba"));
   for (const char* empty : {"", "\n", "# only a comment"}) {
-    EXPECT_THAT(refusal(empty), HasSubstr("there is no rule; write full")) << empty;
+    EXPECT_THAT(refusal(empty), HasSubstr("no rule found; write full")) << empty;
   }
 }
 

@@ -1,6 +1,6 @@
-// A collector for tests: speaks wire frames on a loopback socket and remembers what it was told.
+// A collector for tests: exchanges wire frames on a loopback socket and stores every message.
 //
-// What it has stored survives stop() and start(), as a database would; duplicates are dropped by
+// Stored messages survive stop() and start(), as in a database; duplicates are dropped by
 // (rank, incarnation, seq) and counted. Thread-safe.
 #pragma once
 
@@ -25,14 +25,14 @@ class FakeCollector {
     std::int64_t epoch{1};
     bool reads{true};
     bool acks{true};
-    bool stores{true};          // false: forgets what it is told, like one that dies uncommitted.
-    std::string refusal;        // Not empty: answers every Hello with a Goodbye, retry = false.
-    bool acks_nonsense{false};  // Acknowledges what was never sent.
+    bool stores{true};          // otherwise loses messages, like a crash before the commit
+    std::string refusal;        // unless empty, the Goodbye (retry = false) to every Hello
+    bool acks_nonsense{false};  // acknowledges items that were never sent
   };
 
-  // What one (rank, incarnation) has delivered.
+  // Messages of one (rank, incarnation).
   struct Received {
-    std::map<std::uint64_t, wire::Message> by_seq;  // Each frame of a batch on its own.
+    std::map<std::uint64_t, wire::Message> by_seq;  // frames of a batch separately
     std::uint64_t duplicates{0};
     std::uint64_t forgotten{0};
     std::uint64_t hellos{0};
@@ -42,14 +42,14 @@ class FakeCollector {
     MetricSchema schema;
     wire::Heartbeat last_heartbeat;
 
-    // The highest seq below which nothing is missing.
+    // The highest seq below which none is missing.
     [[nodiscard]] std::uint64_t contiguous() const;
     [[nodiscard]] std::vector<SampleFrame> frames() const;
     [[nodiscard]] std::vector<Event> events() const;
     [[nodiscard]] std::vector<CommandReport> reports() const;
   };
 
-  using State = std::map<std::int32_t, Received>;  // By rank.
+  using State = std::map<std::int32_t, Received>;  // by rank
 
   FakeCollector();
   ~FakeCollector();
@@ -58,7 +58,7 @@ class FakeCollector {
   FakeCollector(FakeCollector&&) = delete;
   FakeCollector& operator=(FakeCollector&&) = delete;
 
-  // Listens; the port stays the same over restarts.
+  // Starts to listen; the port is the same after a restart.
   void start(Behaviour behaviour);
   // Drops every connection and stops listening.
   void stop();
@@ -69,7 +69,7 @@ class FakeCollector {
 
   void send(std::int32_t rank, const wire::Message& message);
 
-  // Waits, at most 20 s, until `condition` holds of what was received.
+  // Waits, at most 20 s, until `condition` holds for the received messages.
   [[nodiscard]] bool wait(const std::function<bool(const State&)>& condition);
 
   [[nodiscard]] State state() const;

@@ -49,7 +49,7 @@ void make_loud(GroupOptions& group, std::size_t heads, std::size_t head) {
   };
 }
 
-// What QK-clip multiplied each row of wq and then of wk with: the quotient of a run with and one
+// Factors of QK-clip for each row of wq and then of wk: the quotient of a run with and one
 // without it.
 std::vector<double> row_factors(GroupOptions group, std::size_t heads, std::size_t head) {
   make_loud(group, heads, head);

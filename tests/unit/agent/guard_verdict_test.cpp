@@ -1,4 +1,4 @@
-// What the verdict makes of clipping, loss scale and QK-clip, from reduced lanes alone.
+// Clipping, loss scale and QK-clip in the verdict, from reduced lanes alone.
 #include "tests/unit/agent/lane_ranks.h"
 
 #include <gmock/gmock.h>

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
+#include <vector>
 
 namespace muster::agent {
 namespace {
@@ -19,12 +21,12 @@ TEST(Lanes, SumsAndMaximaComeBackPerField) {
   b.max_logits = {{9.0F, -1.0F}};
   a.update.resize(1);
   a.update[0].element_count = 4;
-  a.update[0].update_squared_sum = 1.5;
-  a.update[0].parameter_abs_max = 2.0;
+  a.update[0].elements.update_squared_sum = 1.5;
+  a.update[0].elements.parameter_abs_max = 2.0;
   b.update.resize(1);
   b.update[0].element_count = 6;
-  b.update[0].update_squared_sum = 2.5;
-  b.update[0].parameter_abs_max = 1.0;
+  b.update[0].elements.update_squared_sum = 2.5;
+  b.update[0].elements.parameter_abs_max = 1.0;
   const ReducedLanes lanes = reduce(small_layout(), {a, b});
   EXPECT_EQ(lanes.squared_norm, std::vector<double>{8.0});
   EXPECT_EQ(lanes.loss_sum, 40.0);
@@ -33,8 +35,8 @@ TEST(Lanes, SumsAndMaximaComeBackPerField) {
   EXPECT_EQ(lanes.expert_counts[0], (std::vector<double>{2.0, 4.0, 6.0}));
   EXPECT_EQ(lanes.max_logits[0], (std::vector<double>{9.0, 7.0}));
   EXPECT_EQ(lanes.update[0].element_count, 10);
-  EXPECT_EQ(lanes.update[0].update_squared_sum, 4.0);
-  EXPECT_EQ(lanes.update[0].parameter_abs_max, 2.0);
+  EXPECT_EQ(lanes.update[0].elements.update_squared_sum, 4.0);
+  EXPECT_EQ(lanes.update[0].elements.parameter_abs_max, 2.0);
   EXPECT_FALSE(lanes.nonfinite);
 }
 
@@ -66,66 +68,135 @@ TEST(Lanes, EveryUpdateStatisticComesBackUnderItsName) {
   rank.update.resize(1);
   optimizer::GroupUpdateStatistics& u = rank.update[0];
   u.element_count = 1;
-  u.block_count = 2;
-  u.nonfinite_blocks = 3;
-  u.recomputed_blocks = 4;
-  u.second_moment_tiny_count = 5;
+  u.blocks.block_count = 2;
+  u.blocks.nonfinite_blocks = 3;
+  u.blocks.recomputed_blocks = 4;
+  u.elements.second_moment_tiny_count = 5;
   double next = 10;
   for (double* field :
-       {&u.update_squared_sum,
-        &u.parameter_squared_sum,
-        &u.parameter_abs_max,
-        &u.momentum_squared_sum,
-        &u.momentum_sum,
-        &u.momentum_abs_max,
-        &u.second_moment_sum,
-        &u.second_moment_squared_sum,
-        &u.second_moment_abs_max,
-        &u.update_abs_max,
-        &u.gradient_squared_sum,
-        &u.momentum_gradient_sum,
-        &u.second_moment_before_sum,
-        &u.staleness_sum,
-        &u.direction_norm_sum,
-        &u.effective_rank_sum,
-        &u.effective_rank_min,
-        &u.orthogonality_error_sum,
-        &u.orthogonality_error_max}) {
+       {&u.elements.update_squared_sum,
+        &u.elements.parameter_squared_sum,
+        &u.elements.parameter_abs_max,
+        &u.elements.momentum_squared_sum,
+        &u.elements.momentum_sum,
+        &u.elements.momentum_abs_max,
+        &u.elements.second_moment_sum,
+        &u.elements.second_moment_squared_sum,
+        &u.elements.second_moment_abs_max,
+        &u.elements.update_abs_max,
+        &u.elements.gradient_squared_sum,
+        &u.elements.momentum_gradient_sum,
+        &u.elements.second_moment_before_sum,
+        &u.elements.staleness_sum,
+        &u.blocks.direction_norm_sum,
+        &u.blocks.effective_rank_sum,
+        &u.blocks.effective_rank_min,
+        &u.blocks.orthogonality_error_sum,
+        &u.blocks.orthogonality_error_max}) {
     *field = next++;
   }
+  static_assert(sizeof u == (5 + 19) * 8, "a new member belongs into the list above");
   const optimizer::GroupUpdateStatistics back = reduce(small_layout(), {rank}).update[0];
   EXPECT_EQ(std::memcmp(&back, &u, sizeof u), 0);  // No padding: 8-byte fields only.
 }
 
+using Update = optimizer::GroupUpdateStatistics;
+using Member = double& (*)(Update&);
+
+// Members of damaged training state, and members that describe single matrices or quotients.
+const std::vector<Member> kStrictSums{
+    [](Update& u) -> double& { return u.elements.update_squared_sum; },
+    [](Update& u) -> double& { return u.elements.parameter_squared_sum; },
+    [](Update& u) -> double& { return u.elements.momentum_squared_sum; },
+    [](Update& u) -> double& { return u.elements.momentum_sum; },
+    [](Update& u) -> double& { return u.elements.second_moment_sum; },
+    [](Update& u) -> double& { return u.elements.second_moment_squared_sum; }};
+const std::vector<Member> kLenientSums{
+    [](Update& u) -> double& { return u.elements.gradient_squared_sum; },
+    [](Update& u) -> double& { return u.elements.momentum_gradient_sum; },
+    [](Update& u) -> double& { return u.elements.second_moment_before_sum; },
+    [](Update& u) -> double& { return u.elements.staleness_sum; },
+    [](Update& u) -> double& { return u.blocks.direction_norm_sum; },
+    [](Update& u) -> double& { return u.blocks.effective_rank_sum; },
+    [](Update& u) -> double& { return u.blocks.orthogonality_error_sum; }};
+const std::vector<Member> kStrictExtremes{
+    [](Update& u) -> double& { return u.elements.parameter_abs_max; },
+    [](Update& u) -> double& { return u.elements.momentum_abs_max; },
+    [](Update& u) -> double& { return u.elements.second_moment_abs_max; }};
+const std::vector<Member> kLenientExtremes{
+    [](Update& u) -> double& { return u.elements.update_abs_max; },
+    [](Update& u) -> double& { return u.blocks.orthogonality_error_max; },
+    [](Update& u) -> double& { return u.blocks.effective_rank_min; }};
+
+LocalLanes rank_with(Member member, double value) {
+  LocalLanes rank = healthy_rank();
+  rank.update.resize(1);
+  rank.update[0].blocks.block_count = 1;
+  member(rank.update[0]) = value;
+  return rank;
+}
+
+// Lanes of three ranks of which the middle one has a value that is not finite.
+ReducedLanes reduce_with(Member member, double value) {
+  return reduce(
+      small_layout(), {rank_with(member, 2.0), rank_with(member, value), rank_with(member, 3.0)});
+}
+
+TEST(Lanes, ASumThatIsNotFiniteIsLeftOutAndFlaggedIfItIsStrict) {
+  for (const double value : {std::nan(""), kInf, -kInf}) {
+    for (const auto& [members, strict] :
+         {std::pair{&kStrictSums, true}, std::pair{&kLenientSums, false}}) {
+      for (const Member member : *members) {
+        ReducedLanes lanes = reduce_with(member, value);
+        EXPECT_EQ(lanes.nonfinite, strict);
+        EXPECT_EQ(member(lanes.update[0]), 5.0);
+      }
+    }
+  }
+}
+
+TEST(Lanes, AnExtremeThatIsNotFiniteWinsAsNanAndIsFlaggedIfItIsStrict) {
+  for (const double value : {std::nan(""), kInf, -kInf}) {
+    for (const auto& [members, strict] :
+         {std::pair{&kStrictExtremes, true}, std::pair{&kLenientExtremes, false}}) {
+      for (const Member member : *members) {
+        ReducedLanes lanes = reduce_with(member, value);
+        EXPECT_EQ(lanes.nonfinite, strict);
+        EXPECT_TRUE(std::isnan(member(lanes.update[0])));
+      }
+    }
+  }
+}
+
 TEST(Lanes, TheSmallestEffectiveRankIsOfTheRanksThatHaveMatrices) {
-  const auto rank_with = [](std::int64_t blocks, double smallest) {
+  const auto rank_of = [](std::int64_t blocks, double smallest) {
     LocalLanes rank = healthy_rank();
     rank.update.resize(1);
-    rank.update[0].block_count = blocks;
-    rank.update[0].effective_rank_min = smallest;
+    rank.update[0].blocks.block_count = blocks;
+    rank.update[0].blocks.effective_rank_min = smallest;
     return rank;
   };
   const auto smallest_of = [&](const std::vector<LocalLanes>& ranks) {
-    return reduce(small_layout(), ranks).update[0].effective_rank_min;
+    return reduce(small_layout(), ranks).update[0].blocks.effective_rank_min;
   };
-  EXPECT_EQ(smallest_of({rank_with(2, 0.75), rank_with(0, 0.0), rank_with(1, 0.25)}), 0.25);
-  EXPECT_EQ(smallest_of({rank_with(0, 0.0), rank_with(0, 0.0)}), 0.0);
+  EXPECT_EQ(smallest_of({rank_of(2, 0.75), rank_of(0, 0.0), rank_of(1, 0.25)}), 0.25);
+  EXPECT_EQ(smallest_of({rank_of(0, 0.0), rank_of(0, 0.0)}), 0.0);
 }
 
 // A matrix that broke is left as it was and counted; the next step must not be skipped for it.
 TEST(Lanes, AStatisticOfOneMatrixThatIsNotFiniteJudgesNoStep) {
   LocalLanes bad = healthy_rank();
   bad.update.resize(1);
-  bad.update[0].block_count = 1;
-  bad.update[0].orthogonality_error_sum = std::nan("");
-  bad.update[0].orthogonality_error_max = kInf;
-  bad.update[0].direction_norm_sum = kInf;
-  bad.update[0].effective_rank_min = std::nan("");
-  bad.update[0].nonfinite_blocks = 1;
+  bad.update[0].blocks.block_count = 1;
+  bad.update[0].blocks.orthogonality_error_sum = std::nan("");
+  bad.update[0].blocks.orthogonality_error_max = kInf;
+  bad.update[0].blocks.direction_norm_sum = kInf;
+  bad.update[0].blocks.effective_rank_min = std::nan("");
+  bad.update[0].blocks.nonfinite_blocks = 1;
   const ReducedLanes lanes = reduce(small_layout(), {bad, healthy_rank()});
   EXPECT_FALSE(lanes.nonfinite);
-  EXPECT_EQ(lanes.update[0].nonfinite_blocks, 1);
-  EXPECT_EQ(lanes.update[0].orthogonality_error_sum, 0.0);
+  EXPECT_EQ(lanes.update[0].blocks.nonfinite_blocks, 1);
+  EXPECT_EQ(lanes.update[0].blocks.orthogonality_error_sum, 0.0);
 }
 
 // Layers with different numbers of heads travel in one vector, not in one rectangle.
@@ -148,8 +219,8 @@ TEST(Lanes, NoNanEverEntersALane) {
   bad.squared_norm = {std::nan("")};
   bad.max_logits = {{kNanF, kNanF}};
   bad.update.resize(1);
-  bad.update[0].momentum_sum = std::nan("");
-  bad.update[0].momentum_abs_max = kInf;
+  bad.update[0].elements.momentum_sum = std::nan("");
+  bad.update[0].elements.momentum_abs_max = kInf;
   const LaneLayout layout = small_layout();
   std::vector<double> sum(layout.sum_size());
   std::vector<double> max(layout.max_size());

@@ -114,7 +114,7 @@ TEST(LayerLanes, RowsThatAreNotFiniteOnOneRankAreANanEventOnAll) {
   EXPECT_TRUE(decide(lanes, {}, DecideOptions{}, state).skip);
 }
 
-// What describes the gate alone judges no step, and spoils no other rank's numbers.
+// Statistics of the gate alone skip no step and spoil no other rank's numbers.
 TEST(LayerLanes, AStatisticThatIsNotFiniteIsLeftOutOfItsSum) {
   LocalLanes bad = rank_of(1);
   bad.moba[0].gate_margin_sum = std::nan("");

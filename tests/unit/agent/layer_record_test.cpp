@@ -1,4 +1,4 @@
-// What single passes of a layer add to its lanes.
+// Records of single passes, added to the lanes of a layer.
 #include "agent/src/verdict/layer_report.h"
 
 #include <gtest/gtest.h>
@@ -135,12 +135,12 @@ TEST_F(LayerRecord, ARecordThatDoesNotFitIsNamedAndAddsNothing) {
   record.gate_margin = three;
   Status status = add_record(record, lanes_, logits_);
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(status.message().find("gate_margin has 3 values and needs 2"), std::string::npos)
+  EXPECT_NE(status.message().find("gate_margin has 3 values, must have 2"), std::string::npos)
       << status.message();
   record.gate_margin = {};
   record.blocks = 3;
   status = add_record(record, lanes_, logits_);
-  EXPECT_NE(status.message().find("block_counts has 4 values and needs 6"), std::string::npos)
+  EXPECT_NE(status.message().find("block_counts has 4 values, must have 6"), std::string::npos)
       << status.message();
   record.blocks = -1;
   EXPECT_FALSE(add_record(record, lanes_, logits_).ok());

@@ -172,11 +172,11 @@ TEST(MetricCatalog, ValuesLandUnderTheirNames) {
   LocalLanes rank = healthy_rank();
   rank.update.resize(1);
   rank.update[0].element_count = 4;
-  rank.update[0].update_squared_sum = 16.0;
-  rank.update[0].parameter_squared_sum = 64.0;
-  rank.update[0].momentum_sum = 8.0;
-  rank.update[0].momentum_squared_sum = 36.0;
-  rank.update[0].parameter_abs_max = 5.0;
+  rank.update[0].elements.update_squared_sum = 16.0;
+  rank.update[0].elements.parameter_squared_sum = 64.0;
+  rank.update[0].elements.momentum_sum = 8.0;
+  rank.update[0].elements.momentum_squared_sum = 36.0;
+  rank.update[0].elements.parameter_abs_max = 5.0;
   const ReducedLanes lanes = reduce(small_layout(), {rank});
   SharedState state;
   state.qk_clip_threshold = 6.0;
@@ -219,22 +219,25 @@ TEST(MetricCatalog, StatesAreDescribedByTheirSums) {
   rank.update.resize(1);
   optimizer::GroupUpdateStatistics& update = rank.update[0];
   update.element_count = 2;
-  update.update_abs_max = 3.0;
-  update.momentum_squared_sum = 4.0;
-  update.gradient_squared_sum = 9.0;
-  update.momentum_gradient_sum = -3.0;
-  update.second_moment_sum = 3.0;
-  update.second_moment_before_sum = 4.0;
-  update.staleness_sum = 8.0;
-  update.second_moment_tiny_count = 1;
-  update.block_count = 2;
-  update.direction_norm_sum = 10.0;
-  update.effective_rank_sum = 1.5;
-  update.effective_rank_min = 0.5;
-  update.orthogonality_error_sum = 0.5;
-  update.orthogonality_error_max = 0.375;
-  update.nonfinite_blocks = 1;
-  update.recomputed_blocks = 2;
+  update.elements.update_abs_max = 3.0;
+  update.elements.momentum_abs_max = 1.75;
+  update.elements.second_moment_abs_max = 2.25;
+  update.elements.second_moment_squared_sum = 5.0;
+  update.elements.momentum_squared_sum = 4.0;
+  update.elements.gradient_squared_sum = 9.0;
+  update.elements.momentum_gradient_sum = -3.0;
+  update.elements.second_moment_sum = 3.0;
+  update.elements.second_moment_before_sum = 4.0;
+  update.elements.staleness_sum = 8.0;
+  update.elements.second_moment_tiny_count = 1;
+  update.blocks.block_count = 2;
+  update.blocks.direction_norm_sum = 10.0;
+  update.blocks.effective_rank_sum = 1.5;
+  update.blocks.effective_rank_min = 0.5;
+  update.blocks.orthogonality_error_sum = 0.5;
+  update.blocks.orthogonality_error_max = 0.375;
+  update.blocks.nonfinite_blocks = 1;
+  update.blocks.recomputed_blocks = 2;
   const ReducedLanes lanes = reduce(small_layout(), {rank});
   SharedState state;
   const Verdict verdict = decide(lanes, {}, DecideOptions{}, state);
@@ -243,6 +246,10 @@ TEST(MetricCatalog, StatesAreDescribedByTheirSums) {
   const Row row{MetricCatalog{small_model(), {full_group("hidden")}, {}}, facts};
   EXPECT_EQ(row.get("train_update_abs_max", "hidden"), 6.0);
   EXPECT_EQ(row.get("train_momentum_gradient_cosine", "hidden"), -0.5);
+  EXPECT_EQ(row.get("train_momentum_abs_max", "hidden"), 1.75);
+  EXPECT_EQ(row.get("train_adam_v_mean", "hidden"), 1.5);
+  EXPECT_EQ(row.get("train_adam_v_variance", "hidden"), 0.25);
+  EXPECT_EQ(row.get("train_adam_v_abs_max", "hidden"), 2.25);
   EXPECT_EQ(row.get("train_adam_v_tiny_ratio", "hidden"), 0.5);
   EXPECT_FLOAT_EQ(  // The mean of v shrank by beta2 = 3/4: nothing came in.
       static_cast<float>(row.get("train_adam_v_decay_saturation", "hidden")),
@@ -256,6 +263,37 @@ TEST(MetricCatalog, StatesAreDescribedByTheirSums) {
   EXPECT_EQ(row.get("train_muon_orthogonality_error_max", "hidden"), 0.375);
   EXPECT_EQ(row.get("train_muon_nonfinite_blocks", "hidden"), 1.0);
   EXPECT_EQ(row.get("train_muon_recomputed_blocks", "hidden"), 2.0);
+}
+
+// The maxima of one damaged rank, among healthy ones with larger values.
+TEST(MetricCatalog, NanMaximaOfOneRankShowAsNan) {
+  LocalLanes healthy = healthy_rank();
+  healthy.update.resize(1);
+  healthy.update[0].element_count = 2;
+  healthy.update[0].blocks.block_count = 1;
+  LocalLanes damaged = healthy;
+  damaged.update[0].elements.update_abs_max = std::nan("");
+  damaged.update[0].elements.parameter_abs_max = std::nan("");
+  damaged.update[0].elements.momentum_abs_max = std::nan("");
+  damaged.update[0].elements.second_moment_abs_max = std::nan("");
+  damaged.update[0].blocks.effective_rank_min = std::nan("");
+  damaged.update[0].blocks.orthogonality_error_max = std::nan("");
+  const ReducedLanes lanes = reduce(small_layout(), {healthy, damaged, healthy});
+  SharedState state;
+  const Verdict verdict = decide(lanes, {}, DecideOptions{}, state);
+  EXPECT_TRUE(verdict.skip);
+  StepFacts facts{lanes, verdict};
+  facts.previous_learning_rate = 0.5;
+  const Row row{MetricCatalog{small_model(), {full_group("hidden")}, {}}, facts};
+  for (const char* name :
+       {"train_update_abs_max",
+        "train_param_abs_max",
+        "train_momentum_abs_max",
+        "train_adam_v_abs_max",
+        "train_muon_effective_rank_min_ratio",
+        "train_muon_orthogonality_error_max"}) {
+    EXPECT_TRUE(std::isnan(row.get(name, "hidden"))) << name;
+  }
 }
 
 TEST(MetricCatalog, AfterASkippedStepNoStateIsDescribed) {
@@ -357,7 +395,7 @@ TEST(MetricCatalog, BlockAttentionAndExpertParallelismLandUnderTheirNames) {
   moba.blocks = 3.0;
   moba.bin_counts[0] = 6.0;
   moba.bin_counts[2] = 2.0;
-  // Two ranks of one group: what the plan says of both is there twice.
+  // Two ranks of one group: figures of their plan are counted twice.
   rank.ep = {{2.5, 3.0, 10.0, 4.0, 16.0, 2.0, 100.0}};
   const ReducedLanes lanes = reduce(sparse_layout(), {rank, rank});
   SharedState state;

@@ -90,7 +90,7 @@ class PublishCost : public testing::Test {
     return info;
   }
 
-  // What a step's passes record, and the lanes of it there and back.
+  // Records the passes of a step, then encodes and decodes its lanes.
   void record() {
     const std::array<float, 2> bounds{1.0F, 2.0F};
     const std::array<std::int64_t, 4> counts{1, 2, 3, 4};
@@ -122,7 +122,7 @@ class PublishCost : public testing::Test {
     return std::make_unique<Telemetry>(std::make_unique<Channel>(64, prototype), nullptr);
   }
 
-  // What end_step does for telemetry on a plain step, without reading the clock.
+  // The telemetry part of end_step on a plain step, without reading the clock.
   void publish(std::int64_t step) {
     record();
     telemetry_->flush_notes();

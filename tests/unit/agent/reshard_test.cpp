@@ -1,4 +1,4 @@
-// Agents of N ranks save, agents of M ranks go on: through real checkpoints of real optimizers.
+// Saving with N ranks and resuming with M, through real checkpoints of real optimizers.
 #include "tests/unit/agent/train_group.h"
 
 #include <muster/checkpoint/pieces.h>
@@ -17,13 +17,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Of a step, dealt out to the ranks; every world size below divides it.
+// Micro-batches of a step, shared by the ranks; every world size below divides it.
 constexpr int kSlices = 12;
 
 struct Job {
   int ranks{1};
   std::int64_t until{8};       // steps in all
-  std::filesystem::path root;  // where the last step is saved; empty: nowhere
+  std::filesystem::path root;  // folder for the last step; not saved if empty
   std::filesystem::path resume_from;
   optimizer::Layout layout{optimizer::Layout::kWholeMatrices};
 };
@@ -234,8 +234,8 @@ TEST(Reshard, TheSameWorldTakesEachRanksOwnTrainerStateBack) {
   }
 }
 
-// What muster wrote before the optimizer had values of its own: the same tensors, and the count of
-// applied steps among the agent's.
+// Writes a checkpoint as muster did before optimizers had values: the same tensors, with the count of
+// applied steps among the agent's values.
 void rewrite_as_old(const std::filesystem::path& saved, const std::filesystem::path& root) {
   const auto details = checkpoint::describe(saved);
   const auto pieces = checkpoint::Pieces::open(saved);

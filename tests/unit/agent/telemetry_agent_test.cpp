@@ -204,7 +204,7 @@ TEST_F(WatchedTraining, StopSavesAndEndsEveryRankAtOneStep) {
   EXPECT_EQ(events_of_kind(state.at(0), event_kind::kCommandApplied).size(), 1U);
 }
 
-// A restarted job tells the collector which commands it has run, and runs none of them again.
+// A restarted job reports the commands it has run, and runs none of them again.
 TEST_F(WatchedTraining, AppliedCommandsSurviveARestart) {
   const TemporaryFolder folder;
   GroupOptions first = group(2, 8);

@@ -11,7 +11,7 @@
 
 namespace muster::agent {
 
-// What a hook may touch in the middle of a step, after the gradients were written.
+// State that a hook may change in the middle of a step, after the gradients were written.
 struct StepContext {
   Agent& agent;
   optimizer::Optimizer& optimizer;
@@ -25,28 +25,28 @@ struct StepContext {
 struct GroupOptions {
   int ranks{2};
   std::int64_t total_steps{10};
-  std::function<void(AgentOptions&)> adjust;  // Per rank, after the defaults.
+  std::function<void(AgentOptions&)> adjust;  // per rank, after the defaults
   std::function<void(optimizer::OptimizerOptions&)> tune;
-  // Empty: wq and wk [8, 4] under Muon in group "hidden", bias [9] under AdamW in group "rest".
+  // By default wq and wk [8, 4] under Muon in group "hidden", bias [9] under AdamW in group "rest".
   std::vector<optimizer::ParameterSpec> specs;
-  std::optional<ModelInfo> model;  // Default: one attention layer of two heads, one MoE layer.
+  std::optional<ModelInfo> model;  // by default one attention layer of two heads, one MoE layer
   std::function<void(StepContext&)> on_step;
   std::function<void(int rank, const Verdict&)> after_step;
 };
 
 struct RankResult {
-  Status status;  // Of join, restore, the loop and finish.
+  Status status;  // first error of join, restore, the loop and finish
   Ending ending{Ending::kContinue};
   std::int64_t first_step{0};
   std::vector<Verdict> verdicts;
-  std::vector<float> parameters;  // All of them, in order.
+  std::vector<float> parameters;  // all, in order
   std::vector<float> trainer_tensor;
-  std::string cursor;               // A trainer value: the number of steps it has run.
-  std::vector<double> loss_scales;  // Of each step.
+  std::string cursor;               // a trainer value: the number of steps that were run
+  std::vector<double> loss_scales;  // per step
   std::int64_t applied_steps{0};
 };
 
-// What forward reads of a parameter, in fp32.
+// The values that forward reads from a parameter, in fp32.
 [[nodiscard]] std::vector<float> values_of(const optimizer::Parameter& parameter);
 
 // Runs all ranks to their end.

@@ -166,7 +166,7 @@ TEST_F(Uplinks, NothingIsDoubledOverManyRestarts) {
 
 TEST_F(Uplinks, AbsentCollectorLetsTheOutboxFillAndDropsAreCounted) {
   collector_.start({});
-  collector_.stop();  // A port that nobody listens on.
+  collector_.stop();  // The port refuses connections now.
   options_.outbox_bytes_max = 4096;
   start_uplink();
   publish_all(0, 500);

@@ -265,27 +265,48 @@ TEST(UpdateStatistics, DescribeWhatTheUpdateLeft) {
     };
     const GroupUpdateStatistics& muon = groups[0];
     const GroupUpdateStatistics& adamw = groups[1];
-    expect(muon.parameter_squared_sum, muon.parameter_abs_max, sums_of(*optimizer, "param", "w"));
     expect(
-        muon.momentum_squared_sum,
-        muon.momentum_abs_max,
+        muon.elements.parameter_squared_sum,
+        muon.elements.parameter_abs_max,
+        sums_of(*optimizer, "param", "w"));
+    expect(
+        muon.elements.momentum_squared_sum,
+        muon.elements.momentum_abs_max,
         sums_of(*optimizer, "muon_momentum", "w"));
-    expect(adamw.parameter_squared_sum, adamw.parameter_abs_max, sums_of(*optimizer, "param", "p"));
-    expect(adamw.momentum_squared_sum, adamw.momentum_abs_max, sums_of(*optimizer, "adamw_m", "p"));
     expect(
-        adamw.second_moment_squared_sum,
-        adamw.second_moment_abs_max,
+        adamw.elements.parameter_squared_sum,
+        adamw.elements.parameter_abs_max,
+        sums_of(*optimizer, "param", "p"));
+    expect(
+        adamw.elements.momentum_squared_sum,
+        adamw.elements.momentum_abs_max,
+        sums_of(*optimizer, "adamw_m", "p"));
+    expect(
+        adamw.elements.second_moment_squared_sum,
+        adamw.elements.second_moment_abs_max,
         sums_of(*optimizer, "adamw_v", "p"));
     EXPECT_EQ(muon.element_count, 20);
     EXPECT_EQ(adamw.element_count, 9);
     // Values started at 0, so the update is what is there now.
     EXPECT_NEAR(
-        muon.update_squared_sum, muon.parameter_squared_sum, muon.parameter_squared_sum * 1e-6);
-    EXPECT_EQ(muon.block_count, 1);
-    EXPECT_EQ(adamw.block_count, 0);
-    EXPECT_GE(muon.effective_rank_min, 1.0 / 4);
-    EXPECT_LE(muon.effective_rank_min, 1.0);
-    EXPECT_GT(muon.direction_norm_sum, 0.0);
+        muon.elements.update_squared_sum,
+        muon.elements.parameter_squared_sum,
+        muon.elements.parameter_squared_sum * 1e-6);
+    EXPECT_EQ(muon.blocks.block_count, 1);
+    EXPECT_EQ(adamw.blocks.block_count, 0);
+    EXPECT_GE(muon.blocks.effective_rank_min, 1.0 / 4);
+    EXPECT_LE(muon.blocks.effective_rank_min, 1.0);
+    EXPECT_GT(muon.blocks.direction_norm_sum, 0.0);
+    // Values started at 0: the largest update is the largest value, the one block has the largest
+    // error.
+    EXPECT_FLOAT_EQ(
+        static_cast<float>(adamw.elements.update_abs_max),
+        static_cast<float>(adamw.elements.parameter_abs_max));
+    EXPECT_FLOAT_EQ(
+        static_cast<float>(muon.elements.update_abs_max),
+        static_cast<float>(muon.elements.parameter_abs_max));
+    EXPECT_GT(muon.blocks.orthogonality_error_max, 0.0);
+    EXPECT_EQ(muon.blocks.orthogonality_error_max, muon.blocks.orthogonality_error_sum);
   });
 }
 

@@ -353,7 +353,7 @@ TEST(MoeLmAttentionFlag, RefusesWhatIsNoScheduleByName) {
   const std::vector<std::pair<std::string, std::string>> cases{
       {"moba:64", "moba:BLOCK,TOPK"},
       {"mobba:64,3", "nor a file to read"},
-      {file.string(), "schedule: attention schedule, line 2: a rule cannot go on with 'layer'"}};
+      {file.string(), "schedule: attention schedule, line 2: unexpected word in a rule: 'layer'"}};
   for (const auto& [argument, message] : cases) {
     ::testing::internal::CaptureStderr();
     const CommandLine line = with_attention(argument);

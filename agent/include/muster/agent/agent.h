@@ -1,11 +1,11 @@
 // The per-rank runtime that a training loop holds. README.md shows a complete loop.
 //
-// Thread-safety: one training thread calls everything here. An I/O thread of the agent's own talks
-// to the collector; it never blocks, throws into or exits the trainer, and the training thread
-// makes no system call for telemetry: finished steps go through a lock-free ring.
+// Thread-safety: one training thread calls everything here. The agent's I/O thread talks to the
+// collector; it never blocks, throws into or exits the trainer, and the training thread makes no
+// system call for telemetry: finished steps go through a lock-free ring.
 //
-// Errors: Status values for what concerns training itself (a dead peer, no parameter route, a
-// damaged checkpoint). Telemetry has no errors here: it detaches, counts and reports when it can.
+// Errors: Status values for failures of training itself (a dead peer, no parameter route, a damaged
+// checkpoint). Telemetry has no errors here: it detaches, counts and reports when it can.
 #pragma once
 
 #include <muster/agent/attention_schedule.h>
@@ -52,50 +52,51 @@ struct AgentOptions {
   // Identity and addresses; `from_environment` fills them from the MUSTER_* and torchrun variables.
   Identity identity;
   int world_size{1};
-  std::string collector;  // "host:port"; empty: no telemetry leaves the process
+  std::string collector;  // "host:port"; if empty, no telemetry leaves the process
   std::string token;
-  std::filesystem::path checkpoint_root;  // empty: no checkpoints
-  std::filesystem::path resume_from;      // exact checkpoint chosen by the launcher; empty: fresh
-  std::filesystem::path spool_directory;  // where samples wait while the collector is down
+  std::filesystem::path checkpoint_root;  // if empty, the run saves no checkpoints
+  std::filesystem::path resume_from;      // checkpoint to restore; if empty, a fresh start
+  std::filesystem::path spool_directory;  // for samples while the collector is down
 
   std::int64_t checkpoint_interval{0};  // steps
   int keep_last{3};
   std::int64_t total_steps{0};
-  // Go on from a checkpoint that was saved under another ModelInfo::attention_schedule.
+  // Accepts a checkpoint that was saved under another ModelInfo::attention_schedule.
   bool allow_attention_change{false};
-  std::int64_t digest_interval{50};  // parameter digest every N steps; 0: never
-  double qk_clip_threshold{0};       // tau at start; 0: off until a command sets it
-  bool telemetry{true};              // false: no ring, no I/O thread (the A of an A/B)
-  std::size_t ring_steps{256};       // finished steps the ring holds
+  std::int64_t digest_interval{50};  // steps between parameter digests; 0 disables them
+  double qk_clip_threshold{0};       // tau at start; 0 disables QK-clip until a command sets it
+  bool telemetry{true};              // without it there is no ring and no I/O thread
+  std::size_t ring_steps{256};       // capacity of the ring of finished steps
   std::size_t outbox_bytes_max{std::size_t{8} << 20};
   std::size_t spool_bytes_max{std::size_t{64} << 20};
   std::chrono::nanoseconds collective_timeout{std::chrono::seconds{60}};
   std::chrono::nanoseconds finish_timeout{std::chrono::minutes{10}};  // for the last checkpoint
-  const Clock* clock{nullptr};  // null: the system's; tests hand in their own
+  const Clock* clock{nullptr};  // the system's clock if null; must outlive the agent
 
   // RANK, WORLD_SIZE, MUSTER_RUN_ID, MUSTER_GENERATION, MUSTER_INCARNATION, MUSTER_COLLECTOR,
   // MUSTER_TOKEN_FILE, MUSTER_RESUME_FROM, MUSTER_CHECKPOINT_ROOT, MUSTER_SPOOL,
-  // MUSTER_COLLECTIVE_TIMEOUT (whole seconds), MUSTER_ALLOW_ATTENTION_CHANGE (1: yes). A variable
-  // that does not parse is kInvalidArgument and named. Without RANK: a world of one, run "local".
+  // MUSTER_COLLECTIVE_TIMEOUT (whole seconds), MUSTER_ALLOW_ATTENTION_CHANGE (0 or 1).
+  // kInvalidArgument names a variable that does not parse. Without RANK, a world of one, run
+  // "local".
   [[nodiscard]] static Expected<AgentOptions> from_environment();
 };
 
-// The parts of the model the agent must know to name its metrics and to run QK-clip.
+// Properties of the model from which the agent names its metrics and runs QK-clip.
 struct ModelInfo {
   // One per layer with attention. A layer that QK-clip cannot scale (qk_norm, see
-  // optimizer::check_attention_layer) may be here to have its logits recorded, as long as the
-  // threshold is 0; a command that sets one is then rejected with the reason.
+  // optimizer::check_attention_layer) may be listed to have its logits recorded, as long as the
+  // threshold is 0; a command that sets a threshold is then rejected with the reason.
   std::vector<optimizer::AttentionLayer> attention;
   std::vector<int> experts_per_layer;  // one per MoE layer, global expert count
-  // Which attention layer attends how at which step; its layers count as `attention` does. Saved
-  // with every checkpoint; restore() refuses another one (AgentOptions::allow_attention_change).
-  // Nothing: full attention always, and no set_attention_modes.
+  // Schedule of full and block attention, over positions in `attention`. Saved with every
+  // checkpoint; restore() rejects any other (AgentOptions::allow_attention_change). Without one,
+  // attention is always full and set_attention_modes is an error.
   std::optional<AttentionSchedule> attention_schedule{std::nullopt};
-  int expert_ranks{0};  // that share each MoE layer's experts; 0: no telemetry of it
+  int expert_ranks{0};  // ranks that share each MoE layer's experts; 0 disables their telemetry
 };
 
-// What one forward pass of a layer with block attention says of itself, per query head, in the
-// terms of kernels::MobaStatistics. Any span may be empty: that is not recorded then.
+// Per-head statistics of one forward pass of a layer with block attention, as in
+// kernels::MobaStatistics. Empty spans are skipped.
 struct MobaRecord {
   std::span<const float> gate_bound;             // [heads]
   std::span<const float> norm_bound;             // [heads]
@@ -106,18 +107,18 @@ struct MobaRecord {
   std::span<const double> gate_margin;           // [heads]
 };
 
-// How much of a layer one backward pass reached; counts, so that they add up over passes and ranks.
+// Gradient coverage of one backward pass of a layer, as counts that add up over passes and ranks.
 struct ReachRecord {
   std::int64_t queries_reached{0};  // tokens with a non-zero output gradient
   std::int64_t queries{0};
-  std::int64_t blocks_reached{0};  // (kv head, block) pairs that such a token attends to
+  std::int64_t blocks_reached{0};  // (kv head, block) pairs attended by such a token
   std::int64_t blocks{0};
 };
 
-// State of the training loop that must come back after a restart: data cursor, RNG counters, router
-// bias. `tensors` are written into on restore; `values` are replaced. A checkpoint of another
-// number of ranks gives rank r the tensors of old rank r modulo the old number, and all ranks the
-// values of rank 0: let a cursor count the job's batches, not the rank's.
+// State of the training loop that a restart restores: data cursor, RNG counters, router bias.
+// Restoring writes into `tensors` and replaces `values`. From a checkpoint of a different number of
+// ranks, rank r gets the tensors of old rank r modulo the old number, and all ranks get the values
+// of rank 0: let a cursor count the job's batches, not the rank's.
 struct TrainerState {
   std::map<std::string, std::string> values;
 
@@ -128,9 +129,9 @@ struct TrainerState {
 
   std::vector<Tensor> tensors;
 
-  // Called inside end_step, after the update and before a checkpoint of the step is taken: the
-  // place (the only one) to change `tensors` from reduced lanes, e.g. a router bias from expert
-  // counts, so that a restart does not miss the change. May be empty.
+  // Called inside end_step, after the update and before a checkpoint of the step is taken: the only
+  // place to change `tensors` from reduced lanes (a router bias from expert counts), so that a
+  // restart does not miss the change. May be empty.
   std::function<void(const Verdict& verdict, const ReducedLanes& lanes)> on_verdict;
 };
 
@@ -151,19 +152,19 @@ class Agent {
   // Flushes telemetry for at most two seconds.
   virtual ~Agent() = default;
 
-  // Restores from options.resume_from, or does nothing when it is empty. Collective. On success
+  // Restores from options.resume_from; does nothing if it is empty. Collective. On success
   // parameters, optimizer and `trainer` are as they were after the step that saved them.
   [[nodiscard]] virtual Status restore(TrainerState& trainer) = 0;
 
-  // Index of the step to run next (0 at a fresh start). total_steps when the restored checkpoint is
-  // the run's last, as after a crash between its commit and the end of the process: nothing is left
-  // to run then, so loop while step() < total_steps and call finish().
+  // Index of the step to run next (0 at a fresh start). total_steps if the restored checkpoint is
+  // the run's last, as after a crash between its commit and the end of the process: no step is left
+  // to run, so loop while step() < total_steps and call finish().
   [[nodiscard]] virtual std::int64_t step() const = 0;
 
   // --- inside a step ---
   virtual void begin_step() = 0;
 
-  // Adds the time until destruction to a phase; phases may nest (inner time is not counted twice).
+  // Adds the time until destruction to a phase. Phases may nest; inner time counts once.
   class [[nodiscard]] PhaseTimer {
    public:
     PhaseTimer(Agent& agent, Phase phase) : agent_(agent) { agent_.enter(phase); }
@@ -184,7 +185,7 @@ class Agent {
   virtual void enter(Phase phase) = 0;
   virtual void leave() = 0;
 
-  // Makes every record_* and set_attention_modes do nothing until destruction: a forward pass of an
+  // Disables every record_* and set_attention_modes until destruction, because a forward pass of an
   // evaluation must neither clip heads nor move router biases. May nest.
   class [[nodiscard]] EvaluationScope {
    public:
@@ -206,36 +207,36 @@ class Agent {
   virtual void pause() = 0;
   virtual void resume() = 0;
 
-  // What the gradient of the loss must be multiplied by in this step's backward passes, so that
-  // small fp16 gradients survive; the update divides by it. The same on all ranks, constant within
-  // a step. 1 without fp16 parameters. Losses given to end_step are not scaled.
+  // Factor for the gradient of the loss in this step's backward passes, so that small fp16
+  // gradients survive; the update divides by it. The same on all ranks, constant within a step. 1
+  // without fp16 parameters. Losses passed to end_step are not scaled.
   [[nodiscard]] virtual double loss_scale() const = 0;
 
   // Folds one forward pass of attention layer `layer_index` (position in ModelInfo::attention) into
-  // the step: max per head, [heads], scaled logits over visible pairs. NaN is kept as a flag.
+  // the step: max per head, [heads], scaled logits over visible pairs. NaN becomes a flag.
   virtual void record_max_logits(std::size_t layer_index, std::span<const float> max_logits) = 0;
 
   // Tokens this rank routed to each expert, [experts], of MoE layer `layer_index`; added up.
   virtual void record_expert_counts(
       std::size_t layer_index, std::span<const std::int64_t> counts) = 0;
 
-  // After begin_step: how each layer of ModelInfo::attention attends in this step, and in the steps
-  // to come until the next call. Needs ModelInfo::attention_schedule. Published as train_attn_mode;
-  // rank 0 tells every switch of a layer as an event of the step at which it switches.
+  // Sets the mode of each layer of ModelInfo::attention from this step until the next call; call it
+  // after begin_step. Needs ModelInfo::attention_schedule. Published as train_attn_mode; rank 0
+  // reports the switch of a layer as an event of the step at which it switches.
   virtual void set_attention_modes(std::span<const AttentionMode> modes) = 0;
 
-  // Folds one forward pass of an attention layer under block attention into the step. Only of a
-  // layer that the schedule puts under block attention at some step. Rows that are not finite are a
-  // NaN event like a max logit that is not: the update is left out and the head's logit shows as
-  // +infinity. Nothing is kept of the spans.
+  // Folds one forward pass of an attention layer under block attention into the step. The schedule
+  // must put the layer under block attention at some step. Rows that are not finite are a NaN
+  // event, like a max logit that is not finite: the update is skipped and the head's logit is
+  // +infinity. Keeps no reference to the spans.
   virtual void record_moba(std::size_t layer_index, const MobaRecord& record) = 0;
 
-  // Folds one backward pass of an attention layer into the step. A layer that the schedule never
-  // puts under block attention reaches everything: its records are not kept.
+  // Folds one backward pass of an attention layer into the step. Ignores layers that are never
+  // under block attention: their gradients reach everything.
   virtual void record_reach(std::size_t layer_index, const ReachRecord& record) = 0;
 
-  // Folds one pass of an expert-parallel MoE layer, of ModelInfo::expert_ranks ranks, into the
-  // step. All ranks of the group record the same passes. Does nothing when expert_ranks is 0.
+  // Folds one pass of an MoE layer over ModelInfo::expert_ranks ranks into the step. All ranks of
+  // the group record the same passes. Does nothing if expert_ranks is 0.
   virtual void record_ep(std::size_t moe_layer_index, const parallel::EpEvent& event) = 0;
 
   // Ends the step: reduces gradients, agrees on the verdict, updates, clips, gathers, commits or
@@ -254,16 +255,16 @@ class Agent {
   // Call it after the loop when the verdict ended with kFinished, kStopped or kPreempted. Begins
   // the final checkpoint if an older one was still being written when the run ended (the tensors of
   // the last TrainerState must be alive and unchanged), then waits until it is committed on disk.
-  // Collective; every rank gets the same success or failure, at the latest after finish_timeout.
+  // Collective; every rank returns the same success or failure, at the latest after finish_timeout.
   [[nodiscard]] virtual Status finish() = 0;
 
   // Async-signal-safe: asks all ranks to save at one agreed step and end as preempted.
   virtual void request_preemption() = 0;
 
-  // An event of the training loop's own.
+  // Publishes an event of the training loop.
   virtual void report(Event event) = 0;
 
-  // Nanoseconds the agent's telemetry took on the training thread in the last step.
+  // Nanoseconds that telemetry took on the training thread in the last step.
   [[nodiscard]] virtual std::int64_t last_telemetry_ns() const = 0;
 };
 
@@ -273,14 +274,14 @@ inline constexpr int kExitPreempted = 75;
 inline constexpr int kExitRollback = 85;
 inline constexpr int kExitNeverRestart = 93;
 
-// Call it first in main: from here on a SIGTERM or SIGINT does not end the process but waits for
-// install_preemption_handlers, so that a rank that is still starting leaves together with the
-// others. A second signal exits at once with 128 + signal. Ignores SIGPIPE.
+// Holds back a first SIGTERM or SIGINT until install_preemption_handlers, so that a rank that is
+// still starting leaves together with the others; call it first in main. A second signal exits at
+// once with 128 + signal. Ignores SIGPIPE.
 void hold_preemption_signals();
 
-// Installs SIGTERM and SIGINT handlers that call request_preemption (at once, when a signal was
-// held back); a second signal exits at once with 128 + signal. Ignores SIGPIPE. When the agent is
-// gone, a signal exits at once.
+// Installs SIGTERM and SIGINT handlers that call request_preemption, at once if a signal was held
+// back. A second signal, or one after the agent was destroyed, exits at once with 128 + signal.
+// Ignores SIGPIPE.
 void install_preemption_handlers(Agent& agent);
 
 }  // namespace muster::agent

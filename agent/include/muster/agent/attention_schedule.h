@@ -1,22 +1,22 @@
-// Which layers attend how at which step: full attention, or block attention
-// (muster/kernels/moba.h).
+// Schedule of attention by layer and step: full, or block attention (muster/kernels/moba.h).
 //
-// Block attention adds no parameters, so a layer may switch from step to step. What a run trained
-// under belongs to its state all the same: to_string() is what a checkpoint keeps.
+// Block attention adds no parameters, so a layer may switch from step to step. The schedule is
+// still part of a run's state: a checkpoint keeps to_string().
 //
 // Text, the same for a command line and a file:
 //   full                          every layer, always
 //   moba:BLOCK,TOPK               block attention in every layer, always
 //   moba:BLOCK,TOPK,last_full=N   the same, with full attention in the last N layers
-// or a rule a line; a layer that no rule names at a step is full there:
+// or one rule per line; a layer that no rule names at a step has full attention:
 //   # the first 29 layers save attention for 9,000 steps
 //   steps 0:9000 layers 0-28 moba 4096 12
 //   steps 9000: layers 0,2,4-7 moba 512 3 neighbour shared
 //   last_full 3
-// `steps BEGIN:END` is [BEGIN, END), without END for ever, left out always; `layers` counts from 0,
-// ranges include both ends, left out (or `all`) every layer; `last_full N` wins over the rules.
+// `steps BEGIN:END` is [BEGIN, END) and may omit END; without it a rule applies to every step.
+// `layers` counts from 0, and ranges include both ends; without it, or with `all`, a rule applies
+// to every layer. `last_full N` overrides the rules.
 //
-// Sans-I/O values; functions of their arguments, for any thread.
+// Sans-I/O values and pure functions; thread-safe.
 #pragma once
 
 #include <muster/common/expected.h>
@@ -43,15 +43,15 @@ struct AttentionRule {
   static constexpr std::int64_t kNoEnd = std::numeric_limits<std::int64_t>::max();
 
   std::int64_t begin_step{0};
-  std::int64_t end_step{kNoEnd};             // not included
-  std::vector<LayerRange> layers;            // empty: all
-  std::optional<kernels::MobaOptions> moba;  // nothing: full
+  std::int64_t end_step{kNoEnd};             // exclusive
+  std::vector<LayerRange> layers;            // every layer if empty
+  std::optional<kernels::MobaOptions> moba;  // full attention if nullopt
 };
 
-// As its line in a schedule.
+// The rule's line in a schedule.
 [[nodiscard]] std::string to_string(const AttentionRule& rule);
 
-// Where a schedule is asked.
+// A layer at a step, for which a schedule has a mode.
 struct AttentionPlace {
   std::int64_t layer{0};
   std::int64_t layers{0};  // of the model
@@ -60,14 +60,14 @@ struct AttentionPlace {
 };
 
 enum class AttentionReason : std::uint8_t {
-  kNotNamed,       // full: no rule names the layer at the step
-  kRule,           // a rule says so
-  kLastFull,       // full: among the last layers
-  kShortSequence,  // full: its blocks are no more than top_k, so that all would be chosen
+  kNotNamed,       // full, because no rule names the layer at the step
+  kRule,           // as a rule specifies
+  kLastFull,       // full, because the layer is one of the last
+  kShortSequence,  // full, because there are at most top_k blocks and all would be chosen
 };
 
 struct AttentionMode {
-  std::optional<kernels::MobaOptions> moba;  // nothing: full
+  std::optional<kernels::MobaOptions> moba;  // full attention if nullopt
   AttentionReason reason{AttentionReason::kNotNamed};
 };
 
@@ -78,26 +78,26 @@ struct AttentionMode {
 // "moba:512,3,neighbour,shared" with both of its flags.
 [[nodiscard]] std::string label_of(const AttentionMode& mode);
 
-// The same attention, whatever the reason for it.
+// True if the modes differ at most in their reason.
 [[nodiscard]] bool same_attention(const AttentionMode& a, const AttentionMode& b);
 
 struct AttentionSchedule {
   std::vector<AttentionRule> rules;
-  std::int64_t last_full{0};  // of the model's last layers
+  std::int64_t last_full{0};  // number of last layers with full attention
 
-  // kInvalidArgument naming the line, what is wrong there and what to write, or both rules where a
-  // layer is named twice for one step.
+  // kInvalidArgument names the line, the mistake and the remedy, or both rules if they name a layer
+  // for the same step.
   [[nodiscard]] static Expected<AttentionSchedule> parse(std::string_view text);
 
-  // What parse() does not know: that all layers are there. Also all that it checks itself, for a
-  // schedule made in code.
+  // Checks that all layers exist, which parse() cannot know, and everything that parse() checks,
+  // for a schedule made in code.
   [[nodiscard]] Status validate(std::int64_t layers) const;
 
-  // Of a validated schedule. A rule's layers fall back to full where the sequence is short.
+  // The schedule must be valid. A rule's layers fall back to full if the sequence is short.
   [[nodiscard]] AttentionMode mode_at(const AttentionPlace& place) const;
 
-  // Shortest form; parse() reads it back to the same schedule. Lines end in a newline where there
-  // are several.
+  // Shortest form; parse() reads it back to the same schedule. Lines end in a newline if there are
+  // several.
   [[nodiscard]] std::string to_string() const;
 
   // "layers 0-2 moba 512 3, layer 3 full (one of the last layers)": all layers at a step.

@@ -1,4 +1,4 @@
-// The verdict: how every rank does the same thing at the same step.
+// The verdict: one decision per step, identical on all ranks.
 //
 // Each rank fills one SUM vector and one MAX vector of doubles; both are all-reduced once per step;
 // `decide` turns the reduced lanes and the shared history into one decision. Everything that
@@ -23,20 +23,20 @@
 
 namespace muster::agent {
 
-// Of a layer with block attention: one rank's step before reduction, the job's after it.
+// Lanes of a layer with block attention: one rank's step before reduction, the job's after it.
 struct MobaLanes {
   // A sequence of at most this many blocks has a bin each; longer ones share them evenly.
   static constexpr std::size_t kBins = 64;
   static constexpr double kAbsent = -std::numeric_limits<double>::infinity();
 
-  // MAX; -inf: no head had one, +inf: it was not finite
+  // MAX; -inf if no head had a bound, +inf if a bound was not finite
   std::vector<double> gate_bound;       // [heads]
   std::vector<double> norm_bound;       // [heads]
-  double block_max_over_mean{kAbsent};  // of the head, pass and rank where it is largest
+  double block_max_over_mean{kAbsent};  // of the head, pass and rank with the largest
   double blocks{0};                     // of the longest sequence
   // SUM
   double nonfinite_rows{0};
-  double sink_share_sum{0};  // over heads, passes and ranks; so is the margin
+  double sink_share_sum{0};  // over heads, passes and ranks, like the margin
   double sink_share_count{0};
   double gate_margin_sum{0};
   double gate_margin_count{0};
@@ -46,16 +46,16 @@ struct MobaLanes {
   double reachable_blocks{0};
   std::array<double, kBins> bin_counts{};  // times a block of the bin was chosen
 
-  // As if nothing had been recorded; the storage stays.
+  // Forgets all records and keeps the storage.
   void clear();
 
   friend bool operator==(const MobaLanes&, const MobaLanes&) = default;
 };
 
-// Of an expert-parallel layer: one rank's step before reduction, the job's after it. What a plan
-// says of its whole group of ranks is here once per rank of the group.
+// Lanes of an expert-parallel layer: one rank's step before reduction, the job's after it. Figures
+// of a plan, which cover a whole group of ranks, are counted once per rank of the group.
 struct EpLanes {
-  // MAX; -inf: no pass was recorded
+  // MAX; -inf if no pass was recorded
   double rank_imbalance{-std::numeric_limits<double>::infinity()};
   // SUM, once per rank of the group
   double copies{0};
@@ -69,13 +69,14 @@ struct EpLanes {
   friend bool operator==(const EpLanes&, const EpLanes&) = default;
 };
 
-// What the model has, constant over a run; equal on all ranks.
+// Numbers of groups, heads and experts of the model; constant over a run, equal on all ranks.
 struct LaneLayout {
-  std::size_t groups{0};        // gradient norm groups
-  std::vector<int> heads;       // attention heads per layer; empty: none
-  std::vector<int> experts;     // experts per MoE layer; empty: none
-  std::vector<int> moba_heads;  // heads per attention layer with MobaLanes, 0: has none; or empty
-  std::size_t ep_layers{0};     // MoE layers with experts over ranks
+  std::size_t groups{0};     // gradient norm groups
+  std::vector<int> heads;    // [attention layers] heads
+  std::vector<int> experts;  // [MoE layers] experts
+  // [attention layers] heads with MobaLanes, 0 for layers without; empty if there are none.
+  std::vector<int> moba_heads;
+  std::size_t ep_layers{0};  // MoE layers with experts over ranks
 
   [[nodiscard]] std::size_t sum_size() const;
   [[nodiscard]] std::size_t max_size() const;
@@ -89,32 +90,33 @@ struct LocalLanes {
   double token_count{0};
   std::vector<std::vector<double>> expert_counts;  // [moe layers][experts]
   double nonfinite_count{0};
-  // SUM, MAX or MIN by field: statistics of the update that led to this step's parameters, so that
-  // they ride this reduction instead of needing one of their own. What describes single matrices or
-  // quotients of states is left out silently when it is not finite: it judges no step.
+  // SUM, MAX or MIN by field: statistics of the update that led to this step's parameters, which
+  // share this reduction with the rest. A value that is not finite is left out of a sum, and makes
+  // a maximum or minimum NaN. Strict statistics also raise the flag; those of single matrices and
+  // of quotients of states do not (kernels::Tolerance).
   std::vector<optimizer::GroupUpdateStatistics> update;  // [groups]
   // SUM and MAX by field
-  std::vector<MobaLanes> moba;  // [layers]; those without lanes are not read
+  std::vector<MobaLanes> moba;  // [layers]; layers without lanes are not read
   std::vector<EpLanes> ep;      // [layers of experts over ranks]
   // MAX
   std::vector<std::vector<float>> max_logits;  // [layers][heads]; NaN becomes a flag
   bool preempt{false};                         // SIGTERM arrived
   std::int64_t generation{0};
   std::uint64_t armed_command{0};       // highest command id received so far
-  std::uint64_t pending_digest{0};      // command_digest of what this rank would run
+  std::uint64_t pending_digest{0};      // command_digest of the commands this rank would run
   std::int64_t prepared_checkpoint{0};  // highest sequence prepared here
   std::int64_t failed_checkpoint{0};    // highest sequence that failed here
-  std::uint64_t replica_digest{0};      // 0: not computed this step
+  std::uint64_t replica_digest{0};      // 0 if not computed in this step
   double local_loss{0};                 // this rank's mean loss
 };
 
-// 52 bits (exact in a double lane) over the commands with after < id <= up_to of `pending`, so that
-// ranks prove to each other that they are about to run the same list. 0 when there is none.
+// Digest of the commands in `pending` with after < id <= up_to, by which ranks prove that they are
+// about to run the same list. 52 bits, so that a double lane holds it exactly; 0 without commands.
 [[nodiscard]] std::uint64_t command_digest(
     std::span<const Command> pending, std::uint64_t after, std::uint64_t up_to);
 
 // Writes every lane. A value that is not finite never enters a sum: it is left out and raises a
-// flag. A non-finite logit becomes +infinity in its own MAX lane, so that the head can be named.
+// flag. A non-finite logit becomes +infinity in its MAX lane, which names the head.
 // `sum` [sum_size], `max` [max_size]; empty vectors in `lanes` count as zeros (logits: as absent).
 void encode(
     const LaneLayout& layout,
@@ -130,9 +132,10 @@ struct ReducedLanes {
   std::vector<std::vector<double>> expert_counts;
   double nonfinite_count{0};
   std::vector<optimizer::GroupUpdateStatistics> update;
-  std::vector<MobaLanes> moba;  // [layers]; without lanes: as constructed
+  std::vector<MobaLanes> moba;  // [layers]; default for layers without lanes
   std::vector<EpLanes> ep;
-  std::vector<std::vector<double>> max_logits;  // -inf: no rank saw the head; +inf: not finite
+  // -inf if no rank recorded the head, +inf if a logit was not finite.
+  std::vector<std::vector<double>> max_logits;
   bool nonfinite{false};  // any NaN or infinity in gradients, loss or logits of any rank
   bool nonfinite_loss{false};
   bool nonfinite_logit{false};
@@ -153,7 +156,7 @@ struct ReducedLanes {
 [[nodiscard]] ReducedLanes decode(
     const LaneLayout& layout, std::span<const double> sum, std::span<const double> max);
 
-// The same into the storage that `out` has from the last step: no allocation.
+// The same, reusing the storage that `out` has from the last step: no allocation.
 void decode(
     const LaneLayout& layout,
     std::span<const double> sum,
@@ -162,32 +165,32 @@ void decode(
 
 // Settings that all ranks share.
 struct DecideOptions {
-  double clip_norm{1.0};                // 0: off
+  double clip_norm{1.0};                // 0 disables clipping
   optimizer::ClippingOptions clipping;  // per group, ZClip
   std::vector<std::string> group_names;
   std::optional<optimizer::LossScaleOptions> loss_scale;  // only with fp16 parameters
-  std::string qk_clip_obstacle;         // why this model cannot be QK-clipped; empty: it can
-  std::int64_t checkpoint_interval{0};  // steps; 0: only on command
-  std::int64_t total_steps{0};          // after this many steps the run is done; 0: no end
+  std::string qk_clip_obstacle;         // reason why this model cannot be QK-clipped, or empty
+  std::int64_t checkpoint_interval{0};  // steps; 0 saves only on command
+  std::int64_t total_steps{0};          // length of the run; 0 for a run without an end
   bool checkpoint_on_stop{true};        // save at the step that ends the run
-  bool checkpoints_enabled{true};       // false: a checkpoint command is rejected with the reason
+  bool checkpoints_enabled{true};       // if not, checkpoint commands are rejected with the reason
 };
 
-// What all ranks remember from step to step; saved with every checkpoint. Changed only by `decide`.
+// History that all ranks share; saved with every checkpoint. Changed only by `decide`.
 struct SharedState {
   std::int64_t step{0};         // index of the step being decided
-  double qk_clip_threshold{0};  // tau; 0: off
+  double qk_clip_threshold{0};  // tau; 0 disables QK-clip
   std::uint64_t last_applied_command{0};
   std::int64_t checkpoint_sequence{0};   // last sequence begun
-  std::int64_t checkpoint_in_flight{0};  // 0: none
+  std::int64_t checkpoint_in_flight{0};  // its sequence, or 0
   bool checkpoint_pin_in_flight{false};
-  bool checkpoint_wanted{false};  // asked for while one was in flight
+  bool checkpoint_wanted{false};  // requested while another one was in flight
   bool pin_wanted{false};
   bool stopping{false};
   bool stop_is_preemption{false};
   std::int64_t skipped_steps{0};
   std::int64_t clipped_heads{0};  // by QK-clip, over all steps
-  optimizer::GuardState guard;    // ZClip's running values, the loss scale of the step to come
+  optimizer::GuardState guard;    // ZClip's running values, the loss scale of the next step
 
   friend bool operator==(const SharedState&, const SharedState&) = default;
 };
@@ -200,26 +203,24 @@ struct AppliedCommand {
   std::string reason;
 };
 
-struct Verdict {
-  bool skip{false};
-  double gradient_scale{0};  // 1 / (tokens * loss scale)
-  // Of the token-normalised gradient without the loss scale, before clipping; NaN if it is not
+// The optimizer obeys the base. `decide` leaves learning_rate at 0: the agent sets it before the
+// update, from the optimizer's schedule. clip_factor applies to groups without a separate limit.
+struct Verdict : optimizer::StepDecision {
+  // Norm of the token-normalised gradient without the loss scale, before clipping; NaN if it is not
   // finite.
   double gradient_norm{0};
-  double clip_factor{1};                   // of groups without a limit of their own
-  std::vector<double> group_clip_factors;  // [groups]; empty: clip_factor for all
-  bool gradient_spike{false};              // ZClip saw one; `reason` says how far out
-  double loss_scale{1};                    // that this step's loss was multiplied by
-  double loss{0};                          // nats per token; NaN when a rank's loss is not finite
-  std::vector<std::vector<double>> head_gammas;  // [layers][heads]; empty: no QK-clip this step
-  std::int64_t begin_checkpoint{0};              // sequence to begin after this step; 0: none
-  std::int64_t commit_checkpoint{0};             // every rank prepared it
+  bool gradient_spike{false};  // ZClip detected a spike; `reason` has its size
+  double loss_scale{1};        // factor of this step's loss
+  double loss{0};              // nats per token; NaN when a rank's loss is not finite
+  std::vector<std::vector<double>> head_gammas;  // [layers][heads]; empty without QK-clip
+  std::int64_t begin_checkpoint{0};              // sequence to begin after this step, or 0
+  std::int64_t commit_checkpoint{0};             // sequence that every rank prepared, or 0
   bool commit_pinned{false};
-  std::int64_t abandon_checkpoint{0};  // some rank failed it
+  std::int64_t abandon_checkpoint{0};  // sequence that some rank failed to write, or 0
   std::vector<AppliedCommand> commands;
   bool diverged{false};  // replica digests differ
   Ending ending{Ending::kContinue};
-  std::string reason;  // why skip, abandon, stop or abort; empty on a plain step
+  std::string reason;  // of a skip, an abandoned checkpoint, a stop or an abort; else empty
 };
 
 // `pending` are the commands this rank holds, ascending by id. Those above last_applied_command run
@@ -228,10 +229,10 @@ struct Verdict {
 // argument other than 0 pins its checkpoint.
 //
 // Endings: kFinished, kStopped and kPreempted are returned at the step at which they were agreed,
-// and every rank leaves its loop there. The final checkpoint begins at that step, or, when an older
-// one is still being written, in Agent::finish (state.checkpoint_wanted); finish then settles it.
-// Having run all steps wins over a stop. Advances `state` to the next step.
-// A generation mismatch gives kAbort and leaves `state` alone; nothing else does.
+// and every rank leaves its loop there. The final checkpoint begins at that step, or, if an older
+// one is still being written, in Agent::finish (state.checkpoint_wanted), which then resolves it.
+// kFinished takes precedence over a stop. Advances `state` to the next step. Only a generation
+// mismatch gives kAbort; it leaves `state` unchanged.
 [[nodiscard]] Verdict decide(
     const ReducedLanes& lanes,
     std::span<const Command> pending,
@@ -239,7 +240,12 @@ struct Verdict {
     SharedState& state);
 
 // The checkpoint part of `decide` alone, for the rounds of Agent::finish after the last step:
-// commits or abandons what is in flight, then begins what is still wanted.
-[[nodiscard]] Verdict settle_checkpoint(const ReducedLanes& lanes, SharedState& state);
+// commits or abandons the checkpoint in flight, then begins the one that is still wanted.
+[[nodiscard]] Verdict resolve_checkpoint(const ReducedLanes& lanes, SharedState& state);
+
+[[deprecated("renamed to resolve_checkpoint")]] [[nodiscard]] inline Verdict settle_checkpoint(
+    const ReducedLanes& lanes, SharedState& state) {
+  return resolve_checkpoint(lanes, state);
+}
 
 }  // namespace muster::agent

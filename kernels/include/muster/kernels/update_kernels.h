@@ -10,6 +10,7 @@
 #pragma once
 
 #include <muster/kernels/low_precision.h>
+#include <muster/kernels/update_statistics.h>
 
 #include <cstdint>
 #include <span>
@@ -47,29 +48,6 @@ struct UpdateStep {
   std::int64_t step{1};      // 1-based count of applied updates: bias correction, rounding
   std::uint64_t seed{0};     // of stochastic rounding
   bool statistics{true};
-};
-
-// Sums over one shard. "g" is the gradient after gradient_scale.
-struct UpdateStatistics {
-  double update_squared_sum{0};  // of the applied delta without decay, learning rate included
-  double update_abs_max{0};
-  double parameter_squared_sum{0};  // after the update
-  double parameter_abs_max{0};
-  double gradient_squared_sum{0};
-  double momentum_squared_sum{0};
-  double momentum_sum{0};
-  double momentum_abs_max{0};
-  double momentum_gradient_sum{0};  // m g: cosine of m and g
-  double second_moment_sum{0};      // v after the update
-  double second_moment_squared_sum{0};
-  double second_moment_abs_max{0};
-  double second_moment_before_sum{0};  // v before it: decay saturation
-  // g^2 / max(v, epsilon^2), v bias-corrected: RMS_t^2 of StableAdamW (arXiv 2304.13013) is its
-  // mean.
-  double staleness_sum{0};
-  std::int64_t second_moment_tiny_count{0};  // sqrt(v / (1 - beta2^t)) < 10 epsilon
-
-  void add(const UpdateStatistics& other);
 };
 
 // p <- p(1 - lr wd) - lr g

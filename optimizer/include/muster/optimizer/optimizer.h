@@ -20,6 +20,7 @@
 #include <muster/comm/communicator.h>
 #include <muster/optimizer/options.h>
 #include <muster/optimizer/parameter.h>
+#include <muster/optimizer/update_statistics.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -40,47 +41,15 @@ struct LocalStatistics {
                                      // before the reduction included.
 };
 
-// What the verdict tells the optimizer. Identical on all ranks.
+// The part of a verdict that the optimizer obeys (agent::Verdict extends it). Identical on all
+// ranks.
 struct StepDecision {
   bool skip{false};
-  double gradient_scale{1.0};  // 1 / (tokens of the step over all ranks and micro-batches * loss
-                               // scale)
-  double clip_factor{1.0};     // min(1, clip_norm / norm), applied after gradient_scale
+  // 1 / (tokens of the step over all ranks and micro-batches * loss scale)
+  double gradient_scale{1.0};
+  double clip_factor{1.0};  // min(1, clip_norm / norm), applied after gradient_scale
   double learning_rate{0.0};
-  std::vector<double> group_clip_factors;  // [groups], instead of clip_factor; empty: none
-};
-
-// Per group, from inside the update pass, of the elements this rank answers for: over all ranks
-// every element is counted once. SUM over ranks unless it says MAX or MIN. All zero after a skipped
-// step.
-struct GroupUpdateStatistics {
-  std::int64_t element_count{0};
-  double update_squared_sum{0};     // of the applied delta without decay, learning rate included
-  double parameter_squared_sum{0};  // after the update
-  double parameter_abs_max{0};      // MAX
-  double momentum_squared_sum{0};   // Adam m, Muon momentum
-  double momentum_sum{0};
-  double momentum_abs_max{0};   // MAX
-  double second_moment_sum{0};  // v; 0 for rules without
-  double second_moment_squared_sum{0};
-  double second_moment_abs_max{0};  // MAX
-
-  double update_abs_max{0};                  // MAX
-  double gradient_squared_sum{0};            // of the gradient the rule saw, scaled and clipped
-  double momentum_gradient_sum{0};           // m g
-  double second_moment_before_sum{0};        // v before the update
-  double staleness_sum{0};                   // g^2 / max(v, epsilon^2): count * RMS_t^2
-  std::int64_t second_moment_tiny_count{0};  // sqrt(v hat) < 10 epsilon
-
-  // Of Muon's blocks.
-  std::int64_t block_count{0};
-  double direction_norm_sum{0};       // |U|_F before Newton-Schulz
-  double effective_rank_sum{0};       // over the short side: 1 is full rank
-  double effective_rank_min{0};       // MIN over blocks, 0 when block_count is 0
-  double orthogonality_error_sum{0};  // |OO^T - I|_F / sqrt(short side)
-  double orthogonality_error_max{0};  // MAX
-  std::int64_t nonfinite_blocks{0};   // O held NaN or infinity: the block was left as it was
-  std::int64_t recomputed_blocks{0};  // the chosen Newton-Schulz form ran away, see kernels
+  std::vector<double> group_clip_factors;  // [groups] replaces clip_factor unless empty
 };
 
 // One named piece of state for the checkpoint, contiguous in the row-major global tensor.

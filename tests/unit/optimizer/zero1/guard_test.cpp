@@ -35,7 +35,7 @@ TEST(Zero1Guard, ASkippedStepChangesNothingBitForBit) {
     EXPECT_EQ(everything(*optimizer), before);
     for (const GroupUpdateStatistics& group : optimizer->update_statistics()) {
       EXPECT_EQ(group.element_count, 0);
-      EXPECT_EQ(group.update_squared_sum, 0.0);
+      EXPECT_EQ(group.elements.update_squared_sum, 0.0);
     }
   });
 }

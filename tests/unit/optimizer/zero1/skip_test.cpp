@@ -173,8 +173,8 @@ TEST_P(InEveryLayout, ABlockWhoseDirectionOverflowsStaysAsItWas) {
     }
     const std::lock_guard lock{mutex};
     for (const GroupUpdateStatistics& group : optimizer->update_statistics()) {
-      nonfinite += group.nonfinite_blocks;
-      blocks += group.block_count;
+      nonfinite += group.blocks.nonfinite_blocks;
+      blocks += group.blocks.block_count;
     }
   });
   EXPECT_EQ(nonfinite, 2);
@@ -206,7 +206,7 @@ TEST_P(InEveryLayout, TheScheduleOfCollectivesDoesNotDependOnGradients) {
   });
 }
 
-// [groups] over all ranks: sums added, maxima and minima taken.
+// Statistics [groups] of all ranks, combined.
 std::vector<GroupUpdateStatistics> total_statistics(int ranks, Layout layout) {
   std::mutex mutex;
   std::vector<GroupUpdateStatistics> total;
@@ -222,27 +222,7 @@ std::vector<GroupUpdateStatistics> total_statistics(int ranks, Layout layout) {
     const std::lock_guard lock{mutex};
     total.resize(optimizer->group_names().size());
     for (std::size_t g = 0; g < total.size(); ++g) {
-      const GroupUpdateStatistics& one = optimizer->update_statistics()[g];
-      GroupUpdateStatistics& sum = total[g];
-      sum.element_count += one.element_count;
-      sum.update_squared_sum += one.update_squared_sum;
-      sum.parameter_squared_sum += one.parameter_squared_sum;
-      sum.momentum_squared_sum += one.momentum_squared_sum;
-      sum.momentum_gradient_sum += one.momentum_gradient_sum;
-      sum.second_moment_sum += one.second_moment_sum;
-      sum.gradient_squared_sum += one.gradient_squared_sum;
-      sum.staleness_sum += one.staleness_sum;
-      sum.parameter_abs_max = std::max(sum.parameter_abs_max, one.parameter_abs_max);
-      sum.update_abs_max = std::max(sum.update_abs_max, one.update_abs_max);
-      if (one.block_count > 0) {
-        sum.effective_rank_min = sum.block_count == 0
-                                     ? one.effective_rank_min
-                                     : std::min(sum.effective_rank_min, one.effective_rank_min);
-      }
-      sum.block_count += one.block_count;
-      sum.direction_norm_sum += one.direction_norm_sum;
-      sum.effective_rank_sum += one.effective_rank_sum;
-      sum.orthogonality_error_sum += one.orthogonality_error_sum;
+      total[g].add(optimizer->update_statistics()[g]);
     }
   });
   return total;
@@ -257,24 +237,28 @@ TEST_P(InEveryLayout, StatisticsCountEveryElementAndBlockOnce) {
       const GroupUpdateStatistics& a = alone[g];
       const GroupUpdateStatistics& s = shared[g];
       EXPECT_EQ(s.element_count, a.element_count);
-      EXPECT_EQ(s.block_count, a.block_count);
+      EXPECT_EQ(s.blocks.block_count, a.blocks.block_count);
       // Sums of the same terms in another order; the kernels add up runs in fp32 first.
       const auto near = [&](double one, double other, const char* what) {
         EXPECT_NEAR(one, other, 1e-5 * std::abs(other) + 1e-12) << what << " of group " << g;
       };
-      near(s.update_squared_sum, a.update_squared_sum, "update");
-      near(s.parameter_squared_sum, a.parameter_squared_sum, "parameter");
-      near(s.momentum_squared_sum, a.momentum_squared_sum, "momentum");
-      near(s.momentum_gradient_sum, a.momentum_gradient_sum, "momentum and gradient");
-      near(s.second_moment_sum, a.second_moment_sum, "second moment");
-      near(s.gradient_squared_sum, a.gradient_squared_sum, "gradient");
-      near(s.staleness_sum, a.staleness_sum, "staleness");
-      near(s.parameter_abs_max, a.parameter_abs_max, "largest parameter");
-      near(s.update_abs_max, a.update_abs_max, "largest update");
-      near(s.direction_norm_sum, a.direction_norm_sum, "direction");
-      near(s.effective_rank_sum, a.effective_rank_sum, "effective rank");
-      near(s.effective_rank_min, a.effective_rank_min, "least effective rank");
-      near(s.orthogonality_error_sum, a.orthogonality_error_sum, "orthogonality");
+      near(s.elements.update_squared_sum, a.elements.update_squared_sum, "update");
+      near(s.elements.parameter_squared_sum, a.elements.parameter_squared_sum, "parameter");
+      near(s.elements.momentum_squared_sum, a.elements.momentum_squared_sum, "momentum");
+      near(
+          s.elements.momentum_gradient_sum,
+          a.elements.momentum_gradient_sum,
+          "momentum and gradient");
+      near(s.elements.second_moment_sum, a.elements.second_moment_sum, "second moment");
+      near(s.elements.gradient_squared_sum, a.elements.gradient_squared_sum, "gradient");
+      near(s.elements.staleness_sum, a.elements.staleness_sum, "staleness");
+      near(s.elements.parameter_abs_max, a.elements.parameter_abs_max, "largest parameter");
+      near(s.elements.update_abs_max, a.elements.update_abs_max, "largest update");
+      near(s.blocks.direction_norm_sum, a.blocks.direction_norm_sum, "direction");
+      near(s.blocks.effective_rank_sum, a.blocks.effective_rank_sum, "effective rank");
+      near(s.blocks.effective_rank_min, a.blocks.effective_rank_min, "least effective rank");
+      near(s.blocks.orthogonality_error_sum, a.blocks.orthogonality_error_sum, "orthogonality");
+      near(s.blocks.orthogonality_error_max, a.blocks.orthogonality_error_max, "largest error");
     }
   }
 }

@@ -23,7 +23,8 @@ TEST(Zero1Statistics, OffLeaveTheSumsAtZero) {
       double sum = 0;
       std::int64_t elements = 0;
       for (const GroupUpdateStatistics& group : optimizer->update_statistics()) {
-        sum += group.update_squared_sum + group.momentum_squared_sum + group.effective_rank_sum;
+        sum += group.elements.update_squared_sum + group.elements.momentum_squared_sum +
+               group.blocks.effective_rank_sum;
         elements += group.element_count;
       }
       EXPECT_EQ(sum > 0, statistics);
