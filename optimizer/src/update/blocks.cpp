@@ -29,7 +29,7 @@ void add_report(
       std::max(group.orthogonality_error_max, report.orthogonality_error);
 }
 
-// Blocks that lie in the matrix like a batch: one run each, equal, one after the other.
+// True if the blocks form a batch in memory: one run each, of equal size, adjacent.
 bool is_batch(const RoutedParameter& parameter) {
   return std::all_of(
       parameter.blocks.begin(), parameter.blocks.end(), [&](const MatrixBlock& block) {
