@@ -33,14 +33,14 @@ void Saver::fill_lanes(LocalLanes& lanes) {
   lanes.failed_checkpoint = failed_sequence_;
 }
 
-void Saver::carry_out(
+void Saver::apply(
     const Verdict& verdict,
     std::int64_t step,
     const std::function<checkpoint::RankState()>& state) {
   if (writer_ == nullptr) {
     return;
   }
-  settle_commit();
+  resolve_commit();
   if (verdict.abandon_checkpoint != 0) {
     active_.reason = failed_sequence_ == active_.sequence ? failure() : kFailedElsewhere;
     writer_->abandon(verdict.abandon_checkpoint);
@@ -62,7 +62,7 @@ void Saver::carry_out(
     active_ = {};
     active_.sequence = verdict.begin_checkpoint;
     active_.step = step;
-    last_result_ = failed_precondition("the last checkpoint was never settled");
+    last_result_ = failed_precondition("the last checkpoint was never resolved");
     const Status begun = writer_->begin(verdict.begin_checkpoint, StepIndex{step}, state());
     if (!begun.ok()) {
       failed_sequence_ = verdict.begin_checkpoint;
@@ -74,7 +74,7 @@ void Saver::carry_out(
 
 std::optional<SaveOutcome> Saver::next_outcome() {
   if (writer_ != nullptr) {
-    settle_commit();
+    resolve_commit();
   }
   if (outcomes_.empty()) {
     return std::nullopt;
@@ -89,7 +89,7 @@ Status Saver::wait(std::chrono::nanoseconds timeout) {
     return {};
   }
   Status idle = writer_->wait(timeout);
-  settle_commit();
+  resolve_commit();
   if (idle.ok() && committing_.sequence != 0) {  // The writer is done with it, and it is not there.
     committing_.reason = failure();
     outcomes_.push_back(std::exchange(committing_, {}));
@@ -101,7 +101,7 @@ Status Saver::last_result() const {
   return last_result_;
 }
 
-void Saver::settle_commit() {
+void Saver::resolve_commit() {
   if (committing_.sequence == 0) {
     return;
   }

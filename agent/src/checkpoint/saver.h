@@ -1,7 +1,7 @@
 // One rank's checkpoint writer as the step loop uses it: carries out the verdict's begin, commit
 // and abandon, feeds the prepared and failed lanes, and tells what became of each checkpoint.
 //
-// The training thread owns it. `carry_out` copies the state (the only stall); everything else
+// The training thread owns it. `apply` copies the state (the only stall); everything else
 // polls.
 #pragma once
 
@@ -37,7 +37,7 @@ class Saver {
   void fill_lanes(LocalLanes& lanes);
 
   // `step`: the next step to run. `state` is called only when a checkpoint begins.
-  void carry_out(
+  void apply(
       const Verdict& verdict,
       std::int64_t step,
       const std::function<checkpoint::RankState()>& state);
@@ -52,11 +52,11 @@ class Saver {
   [[nodiscard]] Status last_result() const;
 
  private:
-  void settle_commit();
+  void resolve_commit();
   [[nodiscard]] std::string failure() const;
 
   std::unique_ptr<checkpoint::Writer> writer_;
-  SaveOutcome active_;      // Begun, not yet settled by the verdict; sequence 0: none.
+  SaveOutcome active_;      // Begun, not yet resolved by the verdict; none if sequence is 0.
   SaveOutcome committing_;  // Told to commit, not yet durable.
   std::int64_t failed_sequence_{0};
   std::vector<SaveOutcome> outcomes_;

@@ -111,7 +111,7 @@ Status Runtime::adopt(const SharedState& restored) {
 
 Status Runtime::finish() {
   const Deadline limit = Deadline::after(parts_.options.finish_timeout);
-  Status saved = settle_last_checkpoint(limit);
+  Status saved = resolve_last_checkpoint(limit);
   if (saved.ok()) {
     Status mine = parts_.saver->wait(limit.remaining());
     tell_save_outcomes();
@@ -128,12 +128,12 @@ Status Runtime::finish() {
   return saved;
 }
 
-Status Runtime::settle_last_checkpoint(Deadline limit) {
+Status Runtime::resolve_last_checkpoint(Deadline limit) {
   // Ranks poll their own disks, so a round may find nothing new; the pause grows to a tick that a
   // checkpoint's fsync dwarfs. Not part of any step.
   std::chrono::milliseconds pause{1};
   while (state_.checkpoint_in_flight != 0 || state_.checkpoint_wanted) {
-    MUSTER_ASSIGN_OR_RETURN(const bool changed, settle_once(limit.expired()));
+    MUSTER_ASSIGN_OR_RETURN(const bool changed, resolve_once(limit.expired()));
     if (!changed) {
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, std::chrono::milliseconds{20});
@@ -143,7 +143,7 @@ Status Runtime::settle_last_checkpoint(Deadline limit) {
 }
 
 // True when a checkpoint was committed, abandoned or begun in this round.
-Expected<bool> Runtime::settle_once(bool expired) {
+Expected<bool> Runtime::resolve_once(bool expired) {
   parts_.saver->fill_lanes(local_);
   const auto generation = static_cast<double>(local_.generation);
   std::array<double, 5> lanes{
@@ -164,11 +164,11 @@ Expected<bool> Runtime::settle_once(bool expired) {
   reduced.generation_min = static_cast<std::int64_t>(-lanes[1]);
   reduced.prepared_checkpoint_min = static_cast<std::int64_t>(-lanes[2]);
   reduced.failed_checkpoint_max = static_cast<std::int64_t>(lanes[3]);
-  const Verdict verdict = settle_checkpoint(reduced, state_);
+  const Verdict verdict = resolve_checkpoint(reduced, state_);
   if (verdict.ending == Ending::kAbort) {
     return failed_precondition(verdict.reason);
   }
-  parts_.saver->carry_out(verdict, state_.step, [this] { return collect(last_trainer_); });
+  parts_.saver->apply(verdict, state_.step, [this] { return collect(last_trainer_); });
   tell_save_outcomes();
   return verdict.commit_checkpoint + verdict.abandon_checkpoint + verdict.begin_checkpoint != 0;
 }

@@ -91,10 +91,10 @@ class Runtime final : public Agent {
   void drain_commands();
   [[nodiscard]] Status reduce_lanes();
   [[nodiscard]] Status update(const Verdict& verdict);
-  [[nodiscard]] Status scale_loud_heads(const Verdict& verdict);
+  [[nodiscard]] Status apply_qk_clip(const Verdict& verdict);
   [[nodiscard]] Status gather(const Verdict& verdict);
   [[nodiscard]] Status finish_gather();
-  void carry_out_checkpoint(const Verdict& verdict, const TrainerState& trainer);
+  void apply_checkpoint(const Verdict& verdict, const TrainerState& trainer);
   void observe(const Verdict& verdict);
   void tell(const Verdict& verdict);
   void publish(const Verdict& verdict);
@@ -107,8 +107,8 @@ class Runtime final : public Agent {
   [[nodiscard]] Status adopt(const SharedState& restored);
   [[nodiscard]] Status restore_here(TrainerState& trainer);
   [[nodiscard]] Status agree_on(const Status& mine, const std::string& what, Deadline limit);
-  [[nodiscard]] Status settle_last_checkpoint(Deadline limit);
-  [[nodiscard]] Expected<bool> settle_once(bool expired);
+  [[nodiscard]] Status resolve_last_checkpoint(Deadline limit);
+  [[nodiscard]] Expected<bool> resolve_once(bool expired);
 
   // Constant after construction, apart from what they point to.
   Parts parts_;

@@ -83,7 +83,7 @@ Expected<Verdict> Runtime::end_step(
   if (trainer.on_verdict) {
     trainer.on_verdict(verdict, reduced_);
   }
-  carry_out_checkpoint(verdict, trainer);
+  apply_checkpoint(verdict, trainer);
   tell_save_outcomes();
   observe(verdict);
   return verdict;
@@ -159,7 +159,7 @@ Status Runtime::update(const Verdict& verdict) {
     MUSTER_RETURN_IF_ERROR(optimizer.apply(decision, deadline())
                                .context("the update of step " + std::to_string(state_.step - 1)));
     update_applied_ = optimizer.applied_steps() != applied_before;
-    MUSTER_RETURN_IF_ERROR(scale_loud_heads(verdict));
+    MUSTER_RETURN_IF_ERROR(apply_qk_clip(verdict));
   }
   if (!verdict.skip) {  // After a skip every rank still has the parameters it had.
     const PhaseTimer timer = time(Phase::kGather);
@@ -170,7 +170,7 @@ Status Runtime::update(const Verdict& verdict) {
   return {};
 }
 
-Status Runtime::scale_loud_heads(const Verdict& verdict) {
+Status Runtime::apply_qk_clip(const Verdict& verdict) {
   std::vector<optimizer::HeadScale> scales;
   for (std::size_t layer = 0; layer < verdict.head_gammas.size(); ++layer) {
     const auto of_layer =
@@ -200,13 +200,13 @@ Status Runtime::finish_gather() {
   return parts_.optimizer.gather_parameters(deadline());
 }
 
-void Runtime::carry_out_checkpoint(const Verdict& verdict, const TrainerState& trainer) {
+void Runtime::apply_checkpoint(const Verdict& verdict, const TrainerState& trainer) {
   const PhaseTimer timer = time(Phase::kCheckpoint);
   ending_ = verdict.ending;
   if (ending_ != Ending::kContinue && state_.checkpoint_wanted) {
     last_trainer_ = trainer;
   }
-  parts_.saver->carry_out(verdict, state_.step, [&] { return collect(trainer); });
+  parts_.saver->apply(verdict, state_.step, [&] { return collect(trainer); });
 }
 
 // Telemetry of the step. Whatever goes wrong in it, training goes on.

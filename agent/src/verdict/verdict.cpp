@@ -193,7 +193,7 @@ void judge_heads(const ReducedLanes& lanes, SharedState& state, Verdict& verdict
   }
 }
 
-void settle_in_flight(const ReducedLanes& lanes, SharedState& state, Verdict& verdict) {
+void resolve_in_flight(const ReducedLanes& lanes, SharedState& state, Verdict& verdict) {
   const std::int64_t sequence = state.checkpoint_in_flight;
   if (sequence == 0) {
     return;
@@ -254,12 +254,12 @@ Verdict abort_for_generation(const ReducedLanes& lanes) {
 
 }  // namespace
 
-Verdict settle_checkpoint(const ReducedLanes& lanes, SharedState& state) {
+Verdict resolve_checkpoint(const ReducedLanes& lanes, SharedState& state) {
   if (lanes.generation_min != lanes.generation_max) {
     return abort_for_generation(lanes);
   }
   Verdict verdict;
-  settle_in_flight(lanes, state, verdict);
+  resolve_in_flight(lanes, state, verdict);
   begin_wanted(state, verdict);
   return verdict;
 }
@@ -290,7 +290,7 @@ Verdict decide(
   const bool last = verdict.ending != Ending::kContinue && options.checkpoint_on_stop;
   state.checkpoint_wanted =
       state.checkpoint_wanted || (options.checkpoints_enabled && (due || last));
-  settle_in_flight(lanes, state, verdict);
+  resolve_in_flight(lanes, state, verdict);
   begin_wanted(state, verdict);
 
   state.skipped_steps += verdict.skip ? 1 : 0;

@@ -122,9 +122,9 @@ TEST_F(CheckpointVerdict, StopDuringOneInFlightLeavesTheFinalOneToFinish) {
   const Verdict last = step();
   EXPECT_EQ(last.ending, Ending::kStopped);
   EXPECT_EQ(last.begin_checkpoint, 0);
-  EXPECT_EQ(settle_checkpoint(lanes(), state_).begin_checkpoint, 0);
+  EXPECT_EQ(resolve_checkpoint(lanes(), state_).begin_checkpoint, 0);
   prepared_ = 1;
-  const Verdict settled = settle_checkpoint(lanes(), state_);
+  const Verdict settled = resolve_checkpoint(lanes(), state_);
   EXPECT_EQ(settled.commit_checkpoint, 1);
   EXPECT_EQ(settled.begin_checkpoint, 2);
   EXPECT_EQ(state_.step, 2);

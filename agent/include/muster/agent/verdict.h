@@ -229,7 +229,7 @@ struct Verdict {
 //
 // Endings: kFinished, kStopped and kPreempted are returned at the step at which they were agreed,
 // and every rank leaves its loop there. The final checkpoint begins at that step, or, when an older
-// one is still being written, in Agent::finish (state.checkpoint_wanted); finish then settles it.
+// one is still being written, in Agent::finish (state.checkpoint_wanted); finish then resolves it.
 // Having run all steps wins over a stop. Advances `state` to the next step.
 // A generation mismatch gives kAbort and leaves `state` alone; nothing else does.
 [[nodiscard]] Verdict decide(
@@ -240,6 +240,11 @@ struct Verdict {
 
 // The checkpoint part of `decide` alone, for the rounds of Agent::finish after the last step:
 // commits or abandons what is in flight, then begins what is still wanted.
-[[nodiscard]] Verdict settle_checkpoint(const ReducedLanes& lanes, SharedState& state);
+[[nodiscard]] Verdict resolve_checkpoint(const ReducedLanes& lanes, SharedState& state);
+
+[[deprecated("renamed to resolve_checkpoint")]] [[nodiscard]] inline Verdict settle_checkpoint(
+    const ReducedLanes& lanes, SharedState& state) {
+  return resolve_checkpoint(lanes, state);
+}
 
 }  // namespace muster::agent
