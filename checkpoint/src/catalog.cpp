@@ -1,4 +1,4 @@
-// What a run's folder holds: list, verify, newest_verified, describe.
+// Contents of a run's folder: list, verify, newest_verified, describe.
 #include "checkpoint/src/layout.h"
 #include "checkpoint/src/reader.h"
 

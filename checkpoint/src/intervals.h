@@ -1,4 +1,4 @@
-// Where pieces of a tensor lie in its flattened form.
+// Intervals of the pieces of a tensor in its flattened form.
 //
 // Pure functions.
 #pragma once
@@ -32,8 +32,8 @@ struct Interval {
     std::span<const std::int64_t> global_shape,
     std::span<const std::int64_t> offset);
 
-// What keeps `intervals`, ascending by begin and none of them empty, from covering [0, total)
-// exactly once.
+// The first hole or overlap that keeps `intervals`, ascending by begin and not empty, from covering
+// [0, total) exactly once.
 struct CoverageFault {
   bool twice{false};    // else not at all
   Interval elements;    // the first such

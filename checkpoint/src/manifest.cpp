@@ -25,7 +25,7 @@ std::string hash_of(std::string_view text) {
 Status check_own_hash(std::string_view text) {
   const std::size_t key = text.rfind(kHashKey);
   if (key == std::string_view::npos || text.size() - key < kHashKey.size() + kHashDigits) {
-    return data_loss("has no hash of its own");
+    return data_loss("has no hash");
   }
   const std::size_t slot = key + kHashKey.size();
   std::string zeroed{text};

@@ -1,7 +1,7 @@
 // MANIFEST.json: the list of files that makes a folder a checkpoint.
 //
 // It carries its own XXH3-128, taken over its raw bytes with the 32 hash digits set to '0', so that
-// any flipped bit in it is found. Values, and pure functions on text.
+// any flipped bit in it is detected. Values, and pure functions on text.
 #pragma once
 
 #include <muster/common/expected.h>
@@ -21,7 +21,7 @@ struct FileEntry {
   std::string hash;  // XXH3-128 of the whole file, hex
 };
 
-// What all ranks must agree on about a tensor.
+// Properties of a tensor on which all ranks must agree.
 struct GlobalTensor {
   std::string dtype;
   std::vector<std::int64_t> shape;

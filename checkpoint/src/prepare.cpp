@@ -37,8 +37,8 @@ Expected<std::string> build_header(const SaveId& id, const std::vector<PieceReco
        {"world_size", std::to_string(id.world_size)}});
 }
 
-// Hashes come from the snapshot, before a byte of it is written: what goes wrong on the way to the
-// disk, and back, differs from them.
+// Hashes are taken of the snapshot before a byte of it is written, so that corruption while writing
+// or reading is detected.
 RankRecord describe(const SaveId& id, const Snapshot& snapshot, std::string_view header) {
   RankRecord record{
       id.run_id,

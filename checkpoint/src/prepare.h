@@ -10,7 +10,7 @@
 
 namespace muster::checkpoint {
 
-// One checkpoint as one rank sees it.
+// Identifies one save of one rank.
 struct SaveId {
   std::filesystem::path run_folder;
   std::string run_id;
@@ -26,7 +26,7 @@ struct SaveId {
 };
 
 // Hashes the snapshot, then writes and fsyncs both files and the folder. kAborted when `cancelled`
-// turns true on the way. On any error the rank's files are removed again.
+// becomes true meanwhile. On any error the rank's files are removed again.
 [[nodiscard]] Status prepare_rank(
     Disk& disk, const SaveId& id, const Snapshot& snapshot, const std::atomic<bool>& cancelled);
 

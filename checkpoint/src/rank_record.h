@@ -1,4 +1,5 @@
-// rank-<r>.json: what one rank saved, with the hashes of the snapshot it was written from.
+// rank-<r>.json: index of the tensors and values that one rank saved, with the hashes of its
+// snapshot.
 //
 // Values, and pure functions on text.
 #pragma once
@@ -15,7 +16,7 @@
 
 namespace muster::checkpoint {
 
-// Where a tensor piece lies in the data section and in the global tensor.
+// Position of a tensor piece in the data section and in the global tensor.
 struct PieceRecord {
   std::string name;
   std::string dtype;
@@ -45,7 +46,7 @@ struct RankRecord {
 // kInvalidArgument when a name is not UTF-8. Values may hold any bytes.
 [[nodiscard]] Expected<std::string> encode_record(const RankRecord& record);
 
-// kDataLoss for text that is no record, kVersionMismatch for one of a newer muster.
+// kDataLoss for text that is not a record, kVersionMismatch for a record of a newer muster.
 [[nodiscard]] Expected<RankRecord> decode_record(std::string_view text);
 
 }  // namespace muster::checkpoint

@@ -29,7 +29,7 @@ std::string hash_text(std::string_view text) {
   return to_hex(hash128(std::as_bytes(std::span{text.data(), text.size()})));
 }
 
-// A file read front to back and hashed on the way, until the first jump.
+// A file read from front to back and hashed while it is read, until the first seek.
 class HashedFile {
  public:
   static Expected<HashedFile> open(const fs::path& path) {
@@ -136,7 +136,7 @@ Expected<std::vector<std::size_t>> match_pieces(
   return order;
 }
 
-// The part of a piece that somebody wants; the rest is read for its hash only.
+// The requested part of a piece; the rest is read for its hash only.
 struct Window {
   std::uint64_t begin{0};
   std::span<std::byte> out;
@@ -293,8 +293,8 @@ Status check_files(const fs::path& folder, const Manifest& manifest) {
     }
     if (bytes != file.bytes) {
       return data_loss(
-          path.string() + " has " + std::to_string(bytes) + " bytes, the manifest says " +
-          std::to_string(file.bytes));
+          path.string() + " has " + std::to_string(bytes) + " bytes, must have " +
+          std::to_string(file.bytes) + " according to the manifest");
     }
   }
   return check_rank_files(folder, manifest);

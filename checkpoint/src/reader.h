@@ -31,7 +31,7 @@ namespace muster::checkpoint {
 using ByteCounter = std::function<void(std::uint64_t bytes)>;
 
 // Reads the rank's safetensors file once, from start to end, and checks header, tensor hashes and
-// file hash. `count`, if set, hears of every stretch read.
+// file hash. `count`, if set, is called for every chunk read.
 [[nodiscard]] Status check_data(
     const std::filesystem::path& folder, const RankRecord& record, const ByteCounter& count);
 

@@ -1,4 +1,4 @@
-// What is deleted from a run's folder, and what never is.
+// Rules for deleting checkpoints and leftovers from a run's folder.
 #pragma once
 
 #include "checkpoint/src/disk.h"

@@ -35,7 +35,7 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-// Bits of one element; nullopt for a name that is no safetensors dtype.
+// Bits of one element; nullopt for a name that is not a safetensors dtype.
 [[nodiscard]] std::optional<std::uint64_t> dtype_bits(std::string_view dtype);
 
 // Bytes of a tensor; kInvalidArgument for an unknown dtype, a negative dimension, an overflow or a

@@ -1,4 +1,4 @@
-// The host copy of a rank's state that the writer thread saves while training goes on.
+// Host copy of a rank's state that the writer thread saves while training continues.
 //
 // Not thread-safe: filled by the training thread, then read by the writer thread, never both.
 #pragma once
@@ -19,8 +19,8 @@ namespace muster::checkpoint {
 // piece that has an unknown dtype, a wrong byte count, or does not fit its global shape.
 [[nodiscard]] Expected<std::vector<PieceRecord>> plan_pieces(const RankState& state);
 
-// Whether `pieces` is what plan_pieces(state) would give: true for every save but the first of a
-// training loop, at a fraction of the cost.
+// True if `pieces` equals plan_pieces(state), as for every save but the first of a training loop,
+// at a fraction of the cost.
 [[nodiscard]] bool plan_fits(const std::vector<PieceRecord>& pieces, const RankState& state);
 
 // Length of the data section.
@@ -28,8 +28,8 @@ namespace muster::checkpoint {
 
 class Snapshot {
  public:
-  // Copies the data of `state` to where `pieces` says. The memory is allocated by the first call
-  // and used again by later ones. kResourceExhausted when there is none.
+  // Copies the data of `state` to the positions in `pieces`. The first call allocates memory and
+  // later ones reuse it. kResourceExhausted when memory is short.
   [[nodiscard]] Status fill(
       const RankState& state, std::shared_ptr<const std::vector<PieceRecord>> pieces);
 

@@ -100,7 +100,7 @@ class ThreadedWriter final : public Writer {
 
   [[nodiscard]] std::int64_t last_snapshot_bytes() const override { return last_snapshot_bytes_; }
 
-  // The lowest rank clears what older generations left.
+  // Removes leftovers of older generations. Called on the lowest rank.
   void start_garbage_collection() {
     const std::lock_guard lock(mutex_);
     push([this] { collect(); });
@@ -136,7 +136,7 @@ class ThreadedWriter final : public Writer {
   Disk& disk_;
   const Clock& clock_;
 
-  // The training thread's.
+  // Used by the training thread only.
   std::shared_ptr<const std::vector<PieceRecord>> plan_;  // of the last save
   std::int64_t last_stall_ns_{0};
   std::int64_t last_snapshot_bytes_{0};
@@ -174,7 +174,7 @@ Status ThreadedWriter::check_begin(std::int64_t sequence) const {
   return {};
 }
 
-// What the training thread pays for: planning, one statvfs, the copy.
+// Work done on the training thread: planning, one statvfs, the copy.
 Status ThreadedWriter::stage(Save& save, const RankState& state) {
   if (!plan_ || !plan_fits(*plan_, state)) {
     MUSTER_ASSIGN_OR_RETURN(std::vector<PieceRecord> pieces, plan_pieces(state));
@@ -254,7 +254,7 @@ void ThreadedWriter::abandon(std::int64_t sequence) {
   }
   active_->cancelled = true;
   push([this, save = active_] {
-    // What cannot be removed is collected by the next generation.
+    // The next generation removes files that remain.
     const Status removed = remove_rank(disk_, save->id);
     if (!removed.ok()) {
       log_warning("event=abandoned_files_remain reason=\"" + removed.to_string() + "\"");
@@ -359,7 +359,7 @@ Expected<std::unique_ptr<Writer>> create_writer(
 }
 
 Expected<std::unique_ptr<Writer>> Writer::create(WriterOptions options) {
-  // Stateless both, shared by all writers of the process.
+  // Both are stateless and shared by all writers of the process.
   static Disk disk;
   static const SystemClock kClock;
   return create_writer(std::move(options), disk, kClock);

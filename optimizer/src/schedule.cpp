@@ -9,7 +9,7 @@
 namespace muster::optimizer {
 namespace {
 
-// Of the way from `begin` to `end`, in [0, 1].
+// Share of the way from `begin` to `end`, in [0, 1].
 double progress(std::int64_t step, std::int64_t begin, std::int64_t end) {
   return static_cast<double>(step - begin) / static_cast<double>(end - begin);
 }
@@ -18,7 +18,7 @@ double cooled(const ScheduleOptions& schedule, double done) {
   return schedule.cooldown == CooldownShape::kOneMinusSqrt ? 1.0 - std::sqrt(done) : 1.0 - done;
 }
 
-// What is left of the way from floor to peak after warmup.
+// Height above the floor after warmup, as a share of the way from floor to peak.
 double remaining(const ScheduleOptions& schedule, std::int64_t step) {
   switch (schedule.kind) {
     case ScheduleKind::kConstant:

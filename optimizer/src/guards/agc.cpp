@@ -21,14 +21,14 @@ std::size_t agc_unit(const RoutedParameter& parameter) {
 }
 
 std::vector<std::pair<std::size_t, std::size_t>> agc_cut_rows(
-    const RegionPlan& plan, const Routing& routing, const AgcOptions& options) {
+    const BufferPlan& plan, const Routing& routing, const AgcOptions& options) {
   std::vector<std::pair<std::size_t, std::size_t>> rows;
-  for (const std::vector<Piece>& pieces : plan.pieces) {
-    for (const Piece& piece : pieces) {
-      const RoutedParameter& parameter = routing.parameters[piece.parameter];
+  for (const std::vector<Shard>& shards : plan.shards) {
+    for (const Shard& shard : shards) {
+      const RoutedParameter& parameter = routing.parameters[shard.parameter];
       const std::size_t unit = agc_unit(parameter);
-      if (piece.parameter_begin % unit != 0 && clips_group(options, parameter.route.group)) {
-        rows.emplace_back(piece.parameter, piece.parameter_begin / unit);
+      if (shard.parameter_begin % unit != 0 && clips_group(options, parameter.route.group)) {
+        rows.emplace_back(shard.parameter, shard.parameter_begin / unit);
       }
     }
   }
@@ -38,7 +38,7 @@ std::vector<std::pair<std::size_t, std::size_t>> agc_cut_rows(
 }
 
 AdaptiveClipper::AdaptiveClipper(
-    const Routing& routing, const AgcOptions& options, const RegionPlan& plan)
+    const Routing& routing, const AgcOptions& options, const BufferPlan& plan)
     : routing_(&routing), options_(options) {
   for (const auto& row : agc_cut_rows(plan, routing, options)) {
     cut_rows_.emplace(row, cut_rows_.size());
@@ -50,28 +50,28 @@ bool AdaptiveClipper::clips(const RoutedParameter& parameter) const {
 }
 
 template <typename Row>
-void AdaptiveClipper::for_each_row(const Shard& shard, const Row& row) const {
-  const Piece& piece = shard.piece;
-  const std::size_t unit = agc_unit(routing_->parameters[piece.parameter]);
+void AdaptiveClipper::for_each_row(const ShardState& shard, const Row& row) const {
+  const Shard& range = shard.range;
+  const std::size_t unit = agc_unit(routing_->parameters[range.parameter]);
   std::size_t begin = 0;
-  while (begin < piece.size) {
-    const std::size_t at = piece.parameter_begin + begin;
-    const std::size_t count = std::min(piece.size - begin, unit - at % unit);
-    const auto cut = cut_rows_.find({piece.parameter, at / unit});
+  while (begin < range.size) {
+    const std::size_t at = range.parameter_begin + begin;
+    const std::size_t count = std::min(range.size - begin, unit - at % unit);
+    const auto cut = cut_rows_.find({range.parameter, at / unit});
     row(cut == cut_rows_.end() ? cut_rows_.size() : cut->second, begin, count);
     begin += count;
   }
 }
 
 AdaptiveClipper::Norms AdaptiveClipper::norms_of(
-    const Shard& shard, std::size_t begin, std::size_t count) {
+    const ShardState& shard, std::size_t begin, std::size_t count) {
   return {
       kernels::norm_and_nonfinite(shard.gradient.subspan(begin, count)).squared_sum,
       kernels::norm_and_nonfinite(shard.value.subspan(begin, count)).squared_sum};
 }
 
 void AdaptiveClipper::scale_row(
-    const Shard& shard,
+    const ShardState& shard,
     std::size_t begin,
     std::size_t count,
     const Norms& norms,
@@ -88,14 +88,14 @@ void AdaptiveClipper::scale_row(
 }
 
 Status AdaptiveClipper::clip(
-    std::span<Shard> shards,
+    std::span<ShardState> shards,
     std::span<const double> scale,
     comm::Communicator& holders,
     Deadline deadline) {
   const std::size_t cuts = cut_rows_.size();
   packed_.assign(2 * cuts, 0.0);
-  for (const Shard& shard : shards) {
-    const RoutedParameter& parameter = routing_->parameters[shard.piece.parameter];
+  for (const ShardState& shard : shards) {
+    const RoutedParameter& parameter = routing_->parameters[shard.range.parameter];
     if (!clips(parameter)) {
       continue;
     }
@@ -115,8 +115,8 @@ Status AdaptiveClipper::clip(
   }
   MUSTER_RETURN_IF_ERROR(holders.all_reduce(std::span{packed_}, comm::ReduceOp::kSum, deadline)
                              .context("adding up the row norms of adaptive clipping"));
-  for (const Shard& shard : shards) {
-    const RoutedParameter& parameter = routing_->parameters[shard.piece.parameter];
+  for (const ShardState& shard : shards) {
+    const RoutedParameter& parameter = routing_->parameters[shard.range.parameter];
     if (!clips(parameter)) {
       continue;
     }

@@ -1,5 +1,5 @@
-// Adaptive gradient clipping (guards.h): norms of rows of gradients and weights, also of rows that
-// are stored in parts, and the scaling of those that are too large.
+// Adaptive gradient clipping (guards.h): computes norms of rows of gradients and weights, including
+// rows that several ranks store, and scales down the gradients that are too large.
 #pragma once
 
 #include "optimizer/src/storage/param_buffer.h"
@@ -18,31 +18,31 @@ namespace muster::optimizer {
 // Elements that are clipped together: a row of a matrix or stack, or a whole vector.
 [[nodiscard]] std::size_t agc_unit(const RoutedParameter& parameter);
 
-// The rows of a region that more than one rank stores a part of, in the order in which their norms
-// are packed: (parameter, row). A function of the plan alone, the same on all ranks.
+// Rows of a buffer that are cut between ranks, as (parameter, row) in the order in which their
+// norms are packed. A function of the plan alone, the same on all ranks.
 [[nodiscard]] std::vector<std::pair<std::size_t, std::size_t>> agc_cut_rows(
-    const RegionPlan& plan, const Routing& routing, const AgcOptions& options);
+    const BufferPlan& plan, const Routing& routing, const AgcOptions& options);
 
 class AdaptiveClipper {
  public:
-  AdaptiveClipper(const Routing& routing, const AgcOptions& options, const RegionPlan& plan);
+  AdaptiveClipper(const Routing& routing, const AgcOptions& options, const BufferPlan& plan);
 
   // Scales gradients of units with |g| > factor * max(|w|, epsilon) down to that bound, where |g|
   // is of the gradient after `scale` of its parameter's group. Collective over `holders` where
   // there are cut rows.
   [[nodiscard]] Status clip(
-      std::span<Shard> shards,
+      std::span<ShardState> shards,
       std::span<const double> scale,
       comm::Communicator& holders,
       Deadline deadline);
 
-  // Handed on in a ring per call.
+  // Bytes this rank sends per call, in a ring.
   [[nodiscard]] double bytes(int ranks) const;
 
   [[nodiscard]] bool communicates() const { return !cut_rows_.empty(); }
 
  private:
-  // Squared norms of the part of a row that lies in the shard.
+  // Squared norms of the part of a row that is in the shard.
   struct Norms {
     double gradient;
     double weight;
@@ -51,10 +51,11 @@ class AdaptiveClipper {
   [[nodiscard]] bool clips(const RoutedParameter& parameter) const;
   // Calls row(cut index or -1, begin, count) for each part of a row in the shard.
   template <typename Row>
-  void for_each_row(const Shard& shard, const Row& row) const;
-  [[nodiscard]] static Norms norms_of(const Shard& shard, std::size_t begin, std::size_t count);
+  void for_each_row(const ShardState& shard, const Row& row) const;
+  [[nodiscard]] static Norms norms_of(
+      const ShardState& shard, std::size_t begin, std::size_t count);
   void scale_row(
-      const Shard& shard,
+      const ShardState& shard,
       std::size_t begin,
       std::size_t count,
       const Norms& norms,

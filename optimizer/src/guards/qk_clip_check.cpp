@@ -1,4 +1,4 @@
-// What an attention layer must fulfil before QK-clip may scale it.
+// Checks of an attention layer before QK-clip may scale it.
 #include "optimizer/src/guards/qk_clip_rows.h"
 
 #include <algorithm>
@@ -18,13 +18,13 @@ class LayerCheck {
   }
 
   [[nodiscard]] Status numbers() const;
-  // Every run lies in the parameter and its bias.
+  // Checks that every run is inside the parameter and its bias.
   [[nodiscard]] Status rows(
       Optimizer& optimizer,
       const std::string& parameter,
       const std::string& bias,
       const Runs& runs) const;
-  // Of a projection that holds nothing else: all its rows are used.
+  // Checks that the heads of a projection that is not fused use all its rows.
   [[nodiscard]] Status whole(
       Optimizer& optimizer, const std::string& parameter, std::int64_t rows) const;
   [[nodiscard]] Status apart(Runs queries, const Runs& keys) const;
@@ -44,7 +44,7 @@ Status LayerCheck::numbers() const {
         "would do nothing. The norm bounds the logits already; leave the threshold at 0");
   }
   if (!(layer.alpha >= 0 && layer.alpha <= 1)) {
-    return refuse("alpha must be in [0, 1], not " + std::to_string(layer.alpha));
+    return refuse("alpha must be in [0, 1], got " + std::to_string(layer.alpha));
   }
   if (layer.query_row_begin < 0 || layer.key_row_begin < 0 || layer.group_stride < 0) {
     return refuse("row numbers must not be negative");
@@ -91,7 +91,7 @@ Status LayerCheck::rows(
       if (run.begin + run.rows > found->spec.shape[0]) {
         return refuse(
             "rows [" + std::to_string(run.begin) + ", " + std::to_string(run.begin + run.rows) +
-            ") of a head do not lie in parameter '" + *name + "' of " +
+            ") of a head must be inside parameter '" + *name + "', which has " +
             std::to_string(found->spec.shape[0]) + " rows");
       }
     }
@@ -105,9 +105,9 @@ Status LayerCheck::whole(
   return has == rows ? Status{}
                      : refuse(
                            "parameter '" + parameter + "' must have " + std::to_string(rows) +
-                           " rows, as its heads have together, not " + std::to_string(has) +
-                           "; say with query_row_begin, key_row_begin and group_stride how a fused "
-                           "projection is laid out");
+                           " rows, the sum over its heads, got " + std::to_string(has) +
+                           "; describe a fused projection with query_row_begin, key_row_begin "
+                           "and group_stride");
 }
 
 Status LayerCheck::apart(Runs queries, const Runs& keys) const {

@@ -1,5 +1,4 @@
-// Where the rows of a head lie in its projection, which may be fused
-// (AttentionLayer::group_stride).
+// Rows of a head in its projection, which may be fused (AttentionLayer::group_stride).
 #pragma once
 
 #include <muster/optimizer/qk_clip.h>

@@ -8,8 +8,7 @@
 namespace muster::optimizer {
 namespace {
 
-// Norms that did not vary at all have no deviation to measure by; this share of their mean stands
-// in.
+// Substitute for the deviation, as a share of the mean, when the norms did not vary at all.
 constexpr double kLeastDeviation = 1e-6;
 
 }  // namespace
@@ -37,7 +36,7 @@ double zclip(const ZClipOptions& options, double norm, GuardState& state, bool& 
   const double deviation =
       std::max(std::sqrt(state.zclip_variance), kLeastDeviation * state.zclip_mean);
   double bounded = norm;
-  // Without a deviation every norm so far was 0, which says nothing about the next.
+  // Without a deviation every norm so far was 0, which gives no bound for the next.
   if (deviation > 0 && norm - state.zclip_mean > options.threshold * deviation) {
     spike = true;
     // threshold^2 / z: the further out, the closer to the mean.

@@ -9,7 +9,8 @@ namespace muster::optimizer {
 
 // Bin of each item: items by falling cost (ties: lower index first) go to the least loaded bin
 // (ties: lower bin). The fullest bin holds at most 4/3 - 1/(3 bins) of the best possible (Graham
-// 1969). `initial` [bins] is what the bins hold before; empty: nothing. O(items log(items + bins)).
+// 1969). `initial` [bins] is the load the bins start with, zero if empty. O(items log(items +
+// bins)).
 [[nodiscard]] std::vector<int> pack_longest_first(
     std::span<const double> costs, int bins, std::span<const double> initial = {});
 

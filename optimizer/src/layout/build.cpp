@@ -9,7 +9,7 @@ namespace {
 // units, and inside a unit there is one every cut_granularity elements. The padding behind a
 // parameter goes with it: a position inside is moved to the next parameter's start.
 std::size_t legal_cut(
-    const RegionPlan& plan,
+    const BufferPlan& plan,
     const LayoutInput& input,
     const PlacedRange& range,
     std::size_t at,
@@ -46,14 +46,14 @@ std::vector<std::vector<std::size_t>> make_buckets(
   return buckets;
 }
 
-void place_in_order(RegionPlan& plan, const LayoutInput& input) {
+void place_in_order(BufferPlan& plan, const LayoutInput& input) {
   for (const std::size_t parameter : input.selected) {
     plan.placed.push_back({parameter, plan.size});
     plan.size += aligned(input.at(parameter).size);
   }
 }
 
-std::vector<PlacedRange> bucket_ranges(const RegionPlan& plan, const LayoutInput& input) {
+std::vector<PlacedRange> bucket_ranges(const BufferPlan& plan, const LayoutInput& input) {
   std::vector<PlacedRange> ranges;
   std::size_t last = plan.placed.size();
   std::size_t end = plan.size;
@@ -67,7 +67,7 @@ std::vector<PlacedRange> bucket_ranges(const RegionPlan& plan, const LayoutInput
 }
 
 std::vector<std::size_t> even_cuts(
-    const RegionPlan& plan, const LayoutInput& input, const PlacedRange& range) {
+    const BufferPlan& plan, const LayoutInput& input, const PlacedRange& range) {
   const auto ranks = static_cast<std::size_t>(plan.ranks);
   const std::size_t size = range.end - range.begin;
   std::vector<std::size_t> cuts(ranks + 1, range.begin);
@@ -84,8 +84,8 @@ std::vector<std::size_t> even_cuts(
   return cuts;
 }
 
-void visit_cut_pieces(
-    const RegionPlan& plan,
+void visit_cut_shards(
+    const BufferPlan& plan,
     const LayoutInput& input,
     const PlacedRange& range,
     std::span<const std::size_t> cuts) {
@@ -106,25 +106,25 @@ void visit_cut_pieces(
   }
 }
 
-Segment cut_segment(
-    const RegionPlan& plan,
+Bucket cut_bucket(
+    const BufferPlan& plan,
     const LayoutInput& input,
     const PlacedRange& range,
     std::span<const std::size_t> cuts) {
-  Segment segment;
-  segment.begin = range.begin;
-  segment.size = range.end - range.begin;
+  Bucket bucket;
+  bucket.begin = range.begin;
+  bucket.size = range.end - range.begin;
   for (std::size_t at = range.first; at < range.last; ++at) {
-    segment.parameters.push_back(plan.placed[at].parameter);
+    bucket.parameters.push_back(plan.placed[at].parameter);
   }
   if (input.detailed) {
-    segment.counts.reserve(cuts.size() - 1);
+    bucket.counts.reserve(cuts.size() - 1);
     for (std::size_t rank = 0; rank + 1 < cuts.size(); ++rank) {
       const std::size_t begin = std::clamp(cuts[rank], range.begin, range.end);
-      segment.counts.push_back(std::clamp(cuts[rank + 1], range.begin, range.end) - begin);
+      bucket.counts.push_back(std::clamp(cuts[rank + 1], range.begin, range.end) - begin);
     }
   }
-  return segment;
+  return bucket;
 }
 
 }  // namespace muster::optimizer

@@ -1,4 +1,5 @@
-// What the planners of the layouts share: buckets, legal cuts, pieces of ranges, tasks and rounds.
+// Functions shared by the planners of the layouts: buckets, legal cuts, shards of ranges, tasks and
+// rounds.
 #pragma once
 
 #include "optimizer/src/layout/layout.h"
@@ -9,46 +10,46 @@
 
 namespace muster::optimizer {
 
-using PieceVisitor = std::function<void(int rank, const Piece& piece)>;
+using ShardVisitor = std::function<void(int rank, const Shard& shard)>;
 
-// One region to plan. `selected`: its parameters in spec order, at least one.
+// One buffer to plan. `selected` holds its parameters in spec order, at least one.
 struct LayoutInput {
   const Routing& routing;
   const OptimizerOptions& options;
   std::vector<std::size_t> selected;
   int ranks{1};
-  // Off for a report of very many ranks: segments stay without counts, and the tasks of
+  // Off for a report of very many ranks: buckets stay without counts, and the tasks of
   // kReplicated, which every rank would appear in, are left out.
   bool detailed{true};
   // [parameters of the routing] Newton-Schulz flops of one matrix of each selected parameter.
   std::vector<double> flops;
-  // Called for every piece, for each rank in memory order.
-  const PieceVisitor& visit;
+  // Called for every shard, for each rank in memory order.
+  const ShardVisitor& visit;
 
   [[nodiscard]] const RoutedParameter& at(std::size_t parameter) const {
     return routing.parameters[parameter];
   }
 };
 
-// matrix_flops of the selected parameters, each shape worked out once.
+// matrix_flops of the selected parameters, computed once per shape.
 [[nodiscard]] std::vector<double> flops_of_matrices(
     const Routing& routing, std::span<const std::size_t> selected, const MuonOptions& options);
 
-// plan_region without its pieces, which `visit` gets; see LayoutInput for `detailed`.
-[[nodiscard]] RegionPlan build_region(
+// plan_buffer without its shards, which are passed to `visit`; see LayoutInput for `detailed`.
+[[nodiscard]] BufferPlan build_buffer(
     const Routing& routing,
     const OptimizerOptions& options,
-    const RegionKey& key,
+    const BufferKey& key,
     int ranks,
     bool detailed,
-    const PieceVisitor& visit);
+    const ShardVisitor& visit);
 
-// Each fills segments, placed, size and, for matrices, tasks; pieces go to the visitor.
-void plan_elementwise(RegionPlan& plan, const LayoutInput& input);
-void plan_whole(RegionPlan& plan, const LayoutInput& input);
-void plan_flat(RegionPlan& plan, const LayoutInput& input);
-void plan_row_shards(RegionPlan& plan, const LayoutInput& input);
-void plan_replicated(RegionPlan& plan, const LayoutInput& input);
+// Each fills buckets, placed, size and, for matrices, tasks; shards go to the visitor.
+void plan_elementwise(BufferPlan& plan, const LayoutInput& input);
+void plan_whole(BufferPlan& plan, const LayoutInput& input);
+void plan_flat(BufferPlan& plan, const LayoutInput& input);
+void plan_row_shards(BufferPlan& plan, const LayoutInput& input);
+void plan_replicated(BufferPlan& plan, const LayoutInput& input);
 
 [[nodiscard]] constexpr std::size_t aligned(std::size_t elements) {
   return (elements + kAlignmentElements - 1) / kAlignmentElements * kAlignmentElements;
@@ -60,9 +61,9 @@ void plan_replicated(RegionPlan& plan, const LayoutInput& input);
     const LayoutInput& input, std::span<const std::size_t> parameters);
 
 // Places all selected parameters in spec order, each on an aligned start.
-void place_in_order(RegionPlan& plan, const LayoutInput& input);
+void place_in_order(BufferPlan& plan, const LayoutInput& input);
 
-// The region's run [begin, end) that the parameters placed at [first, last) of plan.placed take.
+// The buffer's run [begin, end) that the parameters placed at [first, last) of plan.placed take.
 struct PlacedRange {
   std::size_t first{0};
   std::size_t last{0};
@@ -72,28 +73,28 @@ struct PlacedRange {
 
 // The buckets of place_in_order's memory, in launch order; each is a range of plan.placed.
 [[nodiscard]] std::vector<PlacedRange> bucket_ranges(
-    const RegionPlan& plan, const LayoutInput& input);
+    const BufferPlan& plan, const LayoutInput& input);
 
 // [ranks + 1] ascending positions that cut `range` as evenly as legal cuts allow (invariant 4):
 // the ideal positions, each moved to the next legal one before it.
 [[nodiscard]] std::vector<std::size_t> even_cuts(
-    const RegionPlan& plan, const LayoutInput& input, const PlacedRange& range);
+    const BufferPlan& plan, const LayoutInput& input, const PlacedRange& range);
 
-// Visits what ranks store of the parameters of `range` when rank r has [cuts[r], cuts[r + 1]).
-void visit_cut_pieces(
-    const RegionPlan& plan,
+// Visits the shards of the parameters of `range` when rank r has [cuts[r], cuts[r + 1]).
+void visit_cut_shards(
+    const BufferPlan& plan,
     const LayoutInput& input,
     const PlacedRange& range,
     std::span<const std::size_t> cuts);
 
-// The segment of `range`, counts from `cuts` when the input is detailed.
-[[nodiscard]] Segment cut_segment(
-    const RegionPlan& plan,
+// The bucket of `range`, counts from `cuts` when the input is detailed.
+[[nodiscard]] Bucket cut_bucket(
+    const BufferPlan& plan,
     const LayoutInput& input,
     const PlacedRange& range,
     std::span<const std::size_t> cuts);
 
 // Sets `moves` of every task, round_ends and newton_schulz_flops from fragments and computing.
-void finish_tasks(RegionPlan& plan, const LayoutInput& input);
+void finish_tasks(BufferPlan& plan, const LayoutInput& input);
 
 }  // namespace muster::optimizer

@@ -5,16 +5,16 @@
 
 namespace muster::optimizer {
 
-void plan_elementwise(RegionPlan& plan, const LayoutInput& input) {
+void plan_elementwise(BufferPlan& plan, const LayoutInput& input) {
   place_in_order(plan, input);
   const std::vector<PlacedRange> ranges = bucket_ranges(plan, input);
   // Pieces are visited in memory order, which is the reverse of the launch order.
   for (auto range = ranges.rbegin(); range != ranges.rend(); ++range) {
     const std::vector<std::size_t> cuts = even_cuts(plan, input, *range);
-    visit_cut_pieces(plan, input, *range, cuts);
-    plan.segments.push_back(cut_segment(plan, input, *range, cuts));
+    visit_cut_shards(plan, input, *range, cuts);
+    plan.buckets.push_back(cut_bucket(plan, input, *range, cuts));
   }
-  std::reverse(plan.segments.begin(), plan.segments.end());
+  std::reverse(plan.buckets.begin(), plan.buckets.end());
 }
 
 }  // namespace muster::optimizer

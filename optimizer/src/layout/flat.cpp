@@ -1,5 +1,5 @@
 // One flat buffer of matrices in equal shards (classic ZeRO-1). There is one set of cuts for the
-// whole region, at most ranks - 1 of them, and the buckets are ranges of it: cutting every bucket
+// whole buffer, at most ranks - 1 of them, and the buckets are ranges of it: cutting every bucket
 // evenly would cut every matrix instead.
 #include "optimizer/src/layout/build.h"
 
@@ -9,7 +9,7 @@ namespace muster::optimizer {
 namespace {
 
 // Every matrix with the ranks that store parts of it.
-void add_tasks(RegionPlan& plan, const LayoutInput& input, std::span<const std::size_t> cuts) {
+void add_tasks(BufferPlan& plan, const LayoutInput& input, std::span<const std::size_t> cuts) {
   std::size_t rank = 0;
   for (const PlacedParameter& placed : plan.placed) {
     const RoutedParameter& parameter = input.at(placed.parameter);
@@ -30,7 +30,7 @@ void add_tasks(RegionPlan& plan, const LayoutInput& input, std::span<const std::
   }
 }
 
-void compute_everywhere(RegionPlan& plan) {
+void compute_everywhere(BufferPlan& plan) {
   for (MatrixTask& task : plan.tasks) {
     for (const Fragment& fragment : task.fragments) {
       task.computing.push_back(fragment.rank);
@@ -39,7 +39,7 @@ void compute_everywhere(RegionPlan& plan) {
 }
 
 // A cut matrix goes to the rank with most of it; among those to the least loaded, then the lowest.
-void compute_at_owners(RegionPlan& plan, const LayoutInput& input) {
+void compute_at_owners(BufferPlan& plan, const LayoutInput& input) {
   std::vector<double> loads(static_cast<std::size_t>(plan.ranks), 0.0);
   const auto give = [&](MatrixTask& task, int rank) {
     task.computing = {rank};
@@ -65,13 +65,13 @@ void compute_at_owners(RegionPlan& plan, const LayoutInput& input) {
 
 }  // namespace
 
-void plan_flat(RegionPlan& plan, const LayoutInput& input) {
+void plan_flat(BufferPlan& plan, const LayoutInput& input) {
   place_in_order(plan, input);
   const PlacedRange all{0, plan.placed.size(), 0, plan.size};
   const std::vector<std::size_t> cuts = even_cuts(plan, input, all);
-  visit_cut_pieces(plan, input, all, cuts);
+  visit_cut_shards(plan, input, all, cuts);
   for (const PlacedRange& range : bucket_ranges(plan, input)) {
-    plan.segments.push_back(cut_segment(plan, input, range, cuts));
+    plan.buckets.push_back(cut_bucket(plan, input, range, cuts));
   }
   add_tasks(plan, input, cuts);
   if (plan.layout == Layout::kFlatRedundant) {

@@ -8,11 +8,11 @@
 namespace muster::optimizer {
 namespace {
 
-RegionKey key_of(const RoutedParameter& parameter) {
+BufferKey key_of(const RoutedParameter& parameter) {
   return {parameter.spec.placement, parameter.route.rule == Rule::kMuon, parameter.spec.dtype};
 }
 
-std::vector<std::size_t> select(const Routing& routing, const RegionKey& key) {
+std::vector<std::size_t> select(const Routing& routing, const BufferKey& key) {
   std::vector<std::size_t> selected;
   for (std::size_t i = 0; i < routing.parameters.size(); ++i) {
     if (key_of(routing.parameters[i]) == key) {
@@ -22,7 +22,7 @@ std::vector<std::size_t> select(const Routing& routing, const RegionKey& key) {
   return selected;
 }
 
-void plan_matrices(RegionPlan& plan, const LayoutInput& input) {
+void plan_matrices(BufferPlan& plan, const LayoutInput& input) {
   switch (plan.layout) {
     case Layout::kWholeMatrices:
       plan_whole(plan, input);
@@ -43,14 +43,14 @@ void plan_matrices(RegionPlan& plan, const LayoutInput& input) {
 
 }  // namespace
 
-RegionPlan build_region(
+BufferPlan build_buffer(
     const Routing& routing,
     const OptimizerOptions& options,
-    const RegionKey& key,
+    const BufferKey& key,
     int ranks,
     bool detailed,
-    const PieceVisitor& visit) {
-  RegionPlan plan;
+    const ShardVisitor& visit) {
+  BufferPlan plan;
   plan.key = key;
   plan.layout = options.layout;
   plan.ranks = ranks;
@@ -75,19 +75,19 @@ RegionPlan build_region(
   return plan;
 }
 
-RegionPlan plan_region(
-    const Routing& routing, const OptimizerOptions& options, const RegionKey& key, int ranks) {
-  std::vector<std::vector<Piece>> pieces(static_cast<std::size_t>(ranks));
-  RegionPlan plan =
-      build_region(routing, options, key, ranks, true, [&](int rank, const Piece& piece) {
-        pieces[static_cast<std::size_t>(rank)].push_back(piece);
+BufferPlan plan_buffer(
+    const Routing& routing, const OptimizerOptions& options, const BufferKey& key, int ranks) {
+  std::vector<std::vector<Shard>> shards(static_cast<std::size_t>(ranks));
+  BufferPlan plan =
+      build_buffer(routing, options, key, ranks, true, [&](int rank, const Shard& shard) {
+        shards[static_cast<std::size_t>(rank)].push_back(shard);
       });
-  plan.pieces = std::move(pieces);
+  plan.shards = std::move(shards);
   return plan;
 }
 
-std::vector<RegionKey> region_keys(const Routing& routing) {
-  std::set<RegionKey> keys;
+std::vector<BufferKey> buffer_keys(const Routing& routing) {
+  std::set<BufferKey> keys;
   for (const RoutedParameter& parameter : routing.parameters) {
     keys.insert(key_of(parameter));
   }

@@ -1,4 +1,4 @@
-// Every rank holds everything (DDP). One rank each answers for a parameter in statistics and
+// Every rank holds everything (DDP). Each parameter has one primary rank for statistics and
 // checkpoints, dealt out by size.
 #include "optimizer/src/layout/bin_packing.h"
 #include "optimizer/src/layout/build.h"
@@ -16,7 +16,7 @@ std::vector<int> primaries(const LayoutInput& input) {
   return pack_longest_first(sizes, input.ranks);
 }
 
-void add_tasks(RegionPlan& plan, const LayoutInput& input) {
+void add_tasks(BufferPlan& plan, const LayoutInput& input) {
   for (const std::size_t index : input.selected) {
     const RoutedParameter& parameter = input.at(index);
     for (std::size_t matrix = 0; matrix < parameter.matrices; ++matrix) {
@@ -32,14 +32,14 @@ void add_tasks(RegionPlan& plan, const LayoutInput& input) {
 
 }  // namespace
 
-void plan_replicated(RegionPlan& plan, const LayoutInput& input) {
+void plan_replicated(BufferPlan& plan, const LayoutInput& input) {
   place_in_order(plan, input);
   for (const PlacedRange& range : bucket_ranges(plan, input)) {
-    Segment segment{range.begin, {}, range.end - range.begin, {}};
+    Bucket bucket{range.begin, {}, range.end - range.begin, {}};
     for (std::size_t at = range.first; at < range.last; ++at) {
-      segment.parameters.push_back(plan.placed[at].parameter);
+      bucket.parameters.push_back(plan.placed[at].parameter);
     }
-    plan.segments.push_back(std::move(segment));
+    plan.buckets.push_back(std::move(bucket));
   }
   const std::vector<int> primary = primaries(input);
   for (std::size_t at = 0; at < plan.placed.size(); ++at) {

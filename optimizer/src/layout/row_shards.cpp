@@ -3,7 +3,7 @@
 // Whole matrices are assembled at owners dealt out by bin packing.
 //
 // The shards of one parameter are neighbours in memory, those of two parameters are not, so each
-// parameter is reduced and gathered by collectives of its own, whatever bucket_bytes says.
+// parameter is a separate bucket, whatever bucket_bytes is.
 #include "optimizer/src/layout/bin_packing.h"
 #include "optimizer/src/layout/build.h"
 
@@ -28,9 +28,9 @@ std::size_t shard_size(const RoutedParameter& parameter, const LayoutInput& inpu
   return share * row;
 }
 
-Segment place(RegionPlan& plan, const LayoutInput& input, std::size_t index, std::size_t shard) {
+Bucket place(BufferPlan& plan, const LayoutInput& input, std::size_t index, std::size_t shard) {
   const std::size_t size = input.at(index).size;
-  Segment segment{plan.size, {}, aligned(size), {index}};
+  Bucket bucket{plan.size, {}, aligned(size), {index}};
   plan.placed.push_back({index, plan.size});
   const auto stored = static_cast<int>((size + shard - 1) / shard);
   for (int rank = 0; rank < stored; ++rank) {
@@ -38,19 +38,19 @@ Segment place(RegionPlan& plan, const LayoutInput& input, std::size_t index, std
     const std::size_t count = std::min(shard, size - begin);
     input.visit(rank, {index, plan.size + begin, begin, count});
     if (input.detailed) {
-      segment.counts.push_back(count);
+      bucket.counts.push_back(count);
     }
   }
   if (input.detailed) {
-    segment.counts.back() += segment.size - size;
-    segment.counts.resize(static_cast<std::size_t>(plan.ranks), 0);
+    bucket.counts.back() += bucket.size - size;
+    bucket.counts.resize(static_cast<std::size_t>(plan.ranks), 0);
   }
-  plan.size += segment.size;
-  return segment;
+  plan.size += bucket.size;
+  return bucket;
 }
 
 void add_tasks(
-    RegionPlan& plan, const RoutedParameter& parameter, std::size_t index, std::size_t shard) {
+    BufferPlan& plan, const RoutedParameter& parameter, std::size_t index, std::size_t shard) {
   for (std::size_t matrix = 0; matrix < parameter.matrices; ++matrix) {
     MatrixTask task{index, matrix * parameter.unit, parameter.unit, {}, {}, false};
     for (std::size_t begin = task.begin; begin < task.begin + task.size;) {
@@ -63,8 +63,8 @@ void add_tasks(
   }
 }
 
-// What lies on one rank is computed there; the rest goes where there is least to do.
-void choose_owners(RegionPlan& plan, const LayoutInput& input) {
+// Matrices stored by one rank are computed there; the others go to the least loaded rank.
+void choose_owners(BufferPlan& plan, const LayoutInput& input) {
   std::vector<double> loads(static_cast<std::size_t>(plan.ranks), 0.0);
   std::vector<std::size_t> cut;
   std::vector<double> costs;
@@ -87,14 +87,14 @@ void choose_owners(RegionPlan& plan, const LayoutInput& input) {
 
 }  // namespace
 
-void plan_row_shards(RegionPlan& plan, const LayoutInput& input) {
+void plan_row_shards(BufferPlan& plan, const LayoutInput& input) {
   for (const std::size_t index : input.selected) {
     const RoutedParameter& parameter = input.at(index);
     const std::size_t shard = shard_size(parameter, input);
-    plan.segments.push_back(place(plan, input, index, shard));
+    plan.buckets.push_back(place(plan, input, index, shard));
     add_tasks(plan, parameter, index, shard);
   }
-  std::reverse(plan.segments.begin(), plan.segments.end());
+  std::reverse(plan.buckets.begin(), plan.buckets.end());
   choose_owners(plan, input);
 }
 

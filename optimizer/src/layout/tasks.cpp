@@ -10,15 +10,15 @@
 namespace muster::optimizer {
 namespace {
 
-// What ranks assemble in the current round. A round touches few of many ranks, so starting one must
-// not visit all.
+// Bytes that each rank assembles in the current round. A round touches few of many ranks, so
+// starting one must not visit all.
 class Assembled {
  public:
   explicit Assembled(int ranks) : bytes_of_(static_cast<std::size_t>(ranks)) {}
 
   void start_round() { ++round_; }
 
-  // 0 at the start of a round.
+  // Zero at the start of a round.
   std::size_t& bytes(int rank) {
     Entry& entry = bytes_of_[static_cast<std::size_t>(rank)];
     if (entry.round != round_) {
@@ -38,7 +38,7 @@ class Assembled {
 };
 
 // A round ends before the task that would make some rank assemble more than options.exchange_bytes.
-std::vector<std::size_t> round_ends_of(const RegionPlan& plan, const OptimizerOptions& options) {
+std::vector<std::size_t> round_ends_of(const BufferPlan& plan, const OptimizerOptions& options) {
   std::vector<std::size_t> ends;
   Assembled assembled{plan.ranks};
   for (std::size_t index = 0; index < plan.tasks.size(); ++index) {
@@ -92,7 +92,7 @@ double matrix_flops(const RoutedParameter& parameter, const MuonOptions& options
   return flops_of_matrices({{parameter}, {}}, {&only, 1}, options).front();
 }
 
-void finish_tasks(RegionPlan& plan, const LayoutInput& input) {
+void finish_tasks(BufferPlan& plan, const LayoutInput& input) {
   for (MatrixTask& task : plan.tasks) {
     for (const int rank : task.computing) {
       plan.newton_schulz_flops[static_cast<std::size_t>(rank)] += input.flops[task.parameter];

@@ -39,7 +39,7 @@ Items make_items(const LayoutInput& input, bool whole) {
   return items;
 }
 
-// The matrices of a stack cost the same, so any of them may be anyone's: rank order it is.
+// The matrices of a stack cost the same and are interchangeable, so shares are in rank order.
 Ownership collect(const LayoutInput& input, const Items& items, std::span<const int> owners) {
   std::vector<std::map<int, std::size_t>> counts(input.routing.parameters.size());
   for (std::size_t item = 0; item < owners.size(); ++item) {
@@ -68,7 +68,7 @@ Ownership choose_owners(const LayoutInput& input) {
   return collect(input, single, pack_longest_first(single.costs, input.ranks));
 }
 
-// What one reduce-scatter covers: whole parameters, or one stack of several owners.
+// Parameters covered by one reduce-scatter: whole ones, or one stack of several owners.
 struct Group {
   std::vector<std::size_t> parameters;
 };
@@ -99,23 +99,23 @@ std::vector<Group> make_groups(const LayoutInput& input, const Ownership& owners
   return groups;
 }
 
-// One parameter's memory, pieces and tasks.
+// One parameter's memory, shards and tasks.
 void place(
-    RegionPlan& plan,
+    BufferPlan& plan,
     const LayoutInput& input,
     std::size_t index,
     std::span<const Share> shares,
-    Segment& segment) {
+    Bucket& bucket) {
   const RoutedParameter& parameter = input.at(index);
   plan.placed.push_back({index, plan.size});
-  segment.parameters.push_back(index);
+  bucket.parameters.push_back(index);
   std::size_t matrix = 0;
   for (const Share& share : shares) {
     const std::size_t begin = matrix * parameter.unit;
     const std::size_t size = share.matrices * parameter.unit;
     input.visit(share.rank, {index, plan.size + begin, begin, size});
     if (input.detailed) {
-      segment.counts[static_cast<std::size_t>(share.rank)] += size;
+      bucket.counts[static_cast<std::size_t>(share.rank)] += size;
     }
     for (; matrix * parameter.unit < begin + size; ++matrix) {
       plan.tasks.push_back(
@@ -129,7 +129,7 @@ void place(
   }
   if (input.detailed) {
     // The padding behind it belongs to its last owner, whose part it follows.
-    segment.counts[static_cast<std::size_t>(shares.back().rank)] +=
+    bucket.counts[static_cast<std::size_t>(shares.back().rank)] +=
         aligned(parameter.size) - parameter.size;
   }
   plan.size += aligned(parameter.size);
@@ -137,23 +137,23 @@ void place(
 
 }  // namespace
 
-void plan_whole(RegionPlan& plan, const LayoutInput& input) {
+void plan_whole(BufferPlan& plan, const LayoutInput& input) {
   const Ownership ownership = choose_owners(input);
   const std::vector<Group> groups = make_groups(input, ownership);
   // Memory runs against the launch order, so that it follows the specs as in the other layouts.
   for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
-    Segment segment;
-    segment.begin = plan.size;
+    Bucket bucket;
+    bucket.begin = plan.size;
     if (input.detailed) {
-      segment.counts.assign(static_cast<std::size_t>(plan.ranks), 0);
+      bucket.counts.assign(static_cast<std::size_t>(plan.ranks), 0);
     }
     for (const std::size_t index : group->parameters) {
-      place(plan, input, index, ownership[index], segment);
+      place(plan, input, index, ownership[index], bucket);
     }
-    segment.size = plan.size - segment.begin;
-    plan.segments.push_back(std::move(segment));
+    bucket.size = plan.size - bucket.begin;
+    plan.buckets.push_back(std::move(bucket));
   }
-  std::reverse(plan.segments.begin(), plan.segments.end());
+  std::reverse(plan.buckets.begin(), plan.buckets.end());
 }
 
 }  // namespace muster::optimizer

@@ -28,13 +28,13 @@ int states_of(Rule rule) {
   return 0;
 }
 
-// 8-bit blocks restart with every unit, so a piece that spans units has a short block in each.
-std::size_t quant_blocks(const RoutedParameter& parameter, const Piece& piece) {
+// 8-bit blocks restart with every unit, so a shard that spans units has a short block in each.
+std::size_t quant_blocks(const RoutedParameter& parameter, const Shard& shard) {
   constexpr auto kBlock = static_cast<std::size_t>(kernels::kQuantBlock);
   const auto blocks_in = [&](std::size_t elements) { return (elements + kBlock - 1) / kBlock; };
-  const std::size_t first = piece.parameter_begin % parameter.unit;
-  const std::size_t head = std::min(piece.size, parameter.unit - first);
-  const std::size_t rest = piece.size - head;
+  const std::size_t first = shard.parameter_begin % parameter.unit;
+  const std::size_t head = std::min(shard.size, parameter.unit - first);
+  const std::size_t rest = shard.size - head;
   return blocks_in(head) + rest / parameter.unit * blocks_in(parameter.unit) +
          blocks_in(rest % parameter.unit);
 }
@@ -51,13 +51,13 @@ const char* short_name(FloatType type) {
   return "fp32";
 }
 
-std::string name_of(const RegionKey& key) {
+std::string name_of(const BufferKey& key) {
   return std::string{key.placement == Placement::kExpert ? "expert " : "replicated "} +
          (key.matrices ? "matrices " : "elementwise ") + short_name(key.dtype);
 }
 
-// What every rank of the region has or sends alike.
-RankCost common_cost(const RegionPlan& plan) {
+// Costs that are the same on every rank of the region.
+RankCost common_cost(const BufferPlan& plan) {
   const auto size = static_cast<double>(plan.size);
   const auto bytes = static_cast<double>(kernels::size_bytes(plan.key.dtype));
   const double rho = 1.0 - 1.0 / plan.ranks;
@@ -73,12 +73,12 @@ RankCost common_cost(const RegionPlan& plan) {
   return cost;
 }
 
-std::int64_t collectives_of(const RegionPlan& plan) {
+std::int64_t collectives_of(const BufferPlan& plan) {
   if (plan.ranks == 1) {
     return 0;
   }
-  const auto segments = static_cast<std::int64_t>(plan.segments.size());
-  std::int64_t count = plan.layout == Layout::kReplicated ? segments : 2 * segments;
+  const auto buckets = static_cast<std::int64_t>(plan.buckets.size());
+  std::int64_t count = plan.layout == Layout::kReplicated ? buckets : 2 * buckets;
   std::size_t begin = 0;
   for (const std::size_t end : plan.round_ends) {
     const bool moves = std::any_of(
@@ -93,7 +93,7 @@ std::int64_t collectives_of(const RegionPlan& plan) {
 }
 
 // Newton-Schulz flops of the region's matrices, each once.
-double flops_once(const RegionPlan& plan, const Routing& routing, const MuonOptions& muon) {
+double flops_once(const BufferPlan& plan, const Routing& routing, const MuonOptions& muon) {
   std::vector<std::size_t> selected;
   for (const PlacedParameter& placed : plan.placed) {
     selected.push_back(placed.parameter);
@@ -107,24 +107,24 @@ double flops_once(const RegionPlan& plan, const Routing& routing, const MuonOpti
   return flops;
 }
 
-// Rows that adaptive clipping must add up over ranks; pieces of a parameter come in ascending
+// Rows that adaptive clipping must add up over ranks; shards of a parameter come in ascending
 // order.
 class CutRows {
  public:
   CutRows(const Routing& routing, const OptimizerOptions& options)
       : routing_(&routing), options_(&options) {}
 
-  void add(const Piece& piece) {
+  void add(const Shard& shard) {
     const auto& agc = options_->clipping.agc;
-    const RoutedParameter& parameter = routing_->parameters[piece.parameter];
+    const RoutedParameter& parameter = routing_->parameters[shard.parameter];
     const std::size_t unit = agc_unit(parameter);
-    if (!agc || piece.parameter_begin % unit == 0) {
+    if (!agc || shard.parameter_begin % unit == 0) {
       return;
     }
     const bool clipped = agc->groups.empty() ||
                          std::find(agc->groups.begin(), agc->groups.end(), parameter.route.group) !=
                              agc->groups.end();
-    const std::pair row{piece.parameter, piece.parameter_begin / unit};
+    const std::pair row{shard.parameter, shard.parameter_begin / unit};
     count_ += clipped && row != last_ ? 1 : 0;
     last_ = row;
   }
@@ -150,7 +150,7 @@ void add_row_norms(RegionCost& region, std::int64_t rows) {
   }
 }
 
-void describe(RegionCost& region, const RegionPlan& plan, const Routing& routing) {
+void describe(RegionCost& region, const BufferPlan& plan, const Routing& routing) {
   region.name = name_of(plan.key);
   region.ranks = plan.ranks;
   for (const PlacedParameter& placed : plan.placed) {
@@ -176,7 +176,7 @@ void copy_to_all(RegionCost& region, double flops) {
 
 void add_matrix_work(
     RegionCost& region,
-    const RegionPlan& plan,
+    const BufferPlan& plan,
     const Routing& routing,
     const OptimizerOptions& options,
     double flops) {
@@ -194,8 +194,8 @@ void add_matrix_work(
 
 }  // namespace
 
-double state_bytes(const RoutedParameter& parameter, const Piece& piece) {
-  const auto elements = static_cast<double>(piece.size);
+double state_bytes(const RoutedParameter& parameter, const Shard& shard) {
+  const auto elements = static_cast<double>(shard.size);
   double bytes = 0;
   switch (parameter.state_type) {
     case StateType::kFloat32:
@@ -205,13 +205,13 @@ double state_bytes(const RoutedParameter& parameter, const Piece& piece) {
       bytes = sizeof(std::uint16_t) * elements;
       break;
     case StateType::kInt8Block:
-      bytes = elements + sizeof(float) * static_cast<double>(quant_blocks(parameter, piece));
+      bytes = elements + sizeof(float) * static_cast<double>(quant_blocks(parameter, shard));
       break;
   }
   return states_of(parameter.route.rule) * bytes;
 }
 
-std::vector<double> exchange_bytes(const RegionPlan& plan) {
+std::vector<double> exchange_bytes(const BufferPlan& plan) {
   std::vector<double> sent(static_cast<std::size_t>(plan.ranks), 0.0);
   for (const MatrixTask& task : plan.tasks) {
     if (!task.moves) {
@@ -233,18 +233,18 @@ std::vector<double> exchange_bytes(const RegionPlan& plan) {
 }
 
 RegionCost cost_region(
-    const Routing& routing, const OptimizerOptions& options, const RegionKey& key, int ranks) {
+    const Routing& routing, const OptimizerOptions& options, const BufferKey& key, int ranks) {
   RegionCost region;
   region.cost.resize(static_cast<std::size_t>(ranks));
   const bool narrow = key.dtype != FloatType::kFloat32;
   CutRows cut_rows{routing, options};
-  const PieceVisitor add_piece = [&](int rank, const Piece& piece) {
-    cut_rows.add(piece);
+  const ShardVisitor add_piece = [&](int rank, const Shard& shard) {
+    cut_rows.add(shard);
     RankCost& cost = region.cost[static_cast<std::size_t>(rank)];
-    cost.state_bytes += state_bytes(routing.parameters[piece.parameter], piece);
-    cost.master_bytes += narrow ? kMasterBytes * static_cast<double>(piece.size) : 0;
+    cost.state_bytes += state_bytes(routing.parameters[shard.parameter], shard);
+    cost.master_bytes += narrow ? kMasterBytes * static_cast<double>(shard.size) : 0;
   };
-  const RegionPlan plan = build_region(routing, options, key, ranks, false, add_piece);
+  const BufferPlan plan = build_buffer(routing, options, key, ranks, false, add_piece);
   describe(region, plan, routing);
   const RankCost common = common_cost(plan);
   for (RankCost& cost : region.cost) {

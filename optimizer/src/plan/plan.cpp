@@ -11,7 +11,7 @@ namespace {
 Status check_ranks(int ranks, int expert_ranks) {
   if (ranks < 1) {
     return invalid_argument(
-        "a plan needs at least 1 rank that holds the replicated parameters, not " +
+        "a plan needs at least 1 rank that holds the replicated parameters, got " +
         std::to_string(ranks));
   }
   if (expert_ranks < 1 || ranks % expert_ranks != 0) {
@@ -56,7 +56,7 @@ Expected<PlanReport> report_plan(
   PlanReport report;
   report.layout = options.layout;
   report.hash = plan_hash(routing, options);
-  for (const RegionKey& key : region_keys(routing)) {
+  for (const BufferKey& key : buffer_keys(routing)) {
     const int holders = key.placement == Placement::kExpert ? expert_ranks : ranks;
     report.regions.push_back(cost_region(routing, options, key, holders));
   }

@@ -21,7 +21,7 @@ double workspace_elements(const RoutedParameter& parameter) {
 
 // Elements of the buffers of one rank.
 struct Buffers {
-  double work{0};  // matrices that lie in memory together
+  double work{0};  // matrices in memory at the same time
   double directions_out{0};
   double directions_in{0};
   double results_out{0};
@@ -69,7 +69,7 @@ std::vector<std::size_t> ranks_of(const MatrixTask& task) {
 // options.exchange_bytes allow.
 void raise_to_local_rounds(
     std::vector<double>& largest,
-    const RegionPlan& plan,
+    const BufferPlan& plan,
     const Routing& routing,
     const OptimizerOptions& options) {
   std::vector<std::size_t> order;
@@ -101,7 +101,7 @@ void raise_to_local_rounds(
 }  // namespace
 
 std::vector<double> scratch_bytes(
-    const RegionPlan& plan, const Routing& routing, const OptimizerOptions& options) {
+    const BufferPlan& plan, const Routing& routing, const OptimizerOptions& options) {
   const auto ranks = static_cast<std::size_t>(plan.ranks);
   std::vector<double> largest(ranks, 0.0);
   std::vector<Buffers> round(ranks);
@@ -138,8 +138,8 @@ std::vector<double> scratch_bytes(
 }
 
 double replicated_scratch_bytes(
-    const RegionPlan& plan, const Routing& routing, const OptimizerOptions& options) {
-  RegionPlan alone;
+    const BufferPlan& plan, const Routing& routing, const OptimizerOptions& options) {
+  BufferPlan alone;
   alone.layout = Layout::kReplicated;
   for (const PlacedParameter& placed : plan.placed) {
     const RoutedParameter& parameter = routing.parameters[placed.parameter];

@@ -56,9 +56,10 @@ const char* describe(Layout layout) {
     case Layout::kWholeMatrices:
       return "matrices stay whole, dealt out by bin packing";
     case Layout::kFlatRedundant:
-      return "one flat buffer in equal shards, a cut matrix is worked out by all its holders";
+      return "one flat buffer in equal shards, a cut matrix is orthogonalised by all its holders";
     case Layout::kFlatOwner:
-      return "one flat buffer in equal shards, a cut matrix is worked out by one of its holders";
+      return "one flat buffer in equal shards, a cut matrix is orthogonalised by one of its "
+             "holders";
     case Layout::kRowShards:
       return "shards of rows, matrices are assembled at owners";
     case Layout::kReplicated:

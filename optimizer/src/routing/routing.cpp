@@ -60,8 +60,8 @@ Status find_matrices(RoutedParameter& parameter) {
   if (rank == 2 && spec.placement == Placement::kExpert) {
     return invalid_argument(
         "expert " + named(spec) +
-        " is routed to Muon, but dimension 0 of an expert parameter counts experts and is no "
-        "matrix dimension; give it as [experts, rows, cols], or route it to AdamW");
+        " is routed to Muon, but dimension 0 of an expert parameter counts experts and is "
+        "not a matrix dimension; give it as [experts, rows, cols], or route it to AdamW");
   }
   parameter.rows = spec.shape[rank - 2];
   parameter.cols = spec.shape[rank - 1];
@@ -208,8 +208,9 @@ Expected<Routing> route(std::vector<ParameterSpec> specs, std::span<const RouteR
     if (rule == rules.end()) {
       return invalid_argument(
           named(spec) +
-          " matches no route; shape does not tell an embedding from a hidden matrix, so add a "
-          "route that says AdamW or Muon for it");
+          " matches no route; the shape cannot distinguish an embedding from a hidden matrix, so "
+          "add "
+          "a route to AdamW or Muon");
     }
     RoutedParameter parameter;
     parameter.spec = std::move(spec);

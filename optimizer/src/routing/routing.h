@@ -20,7 +20,7 @@ struct RowRun {
   std::int64_t rows{0};
 };
 
-// What Muon orthogonalises at once: the runs of a matrix, one below the other.
+// Unit of Muon's orthogonalisation: the runs of a matrix, stacked in order.
 struct MatrixBlock {
   std::int64_t rows{0};  // of all runs
   std::vector<RowRun> runs;

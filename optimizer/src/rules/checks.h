@@ -1,4 +1,4 @@
-// What the rules' options are checked against.
+// Checks shared by the options of the rules.
 #pragma once
 
 #include <muster/common/expected.h>

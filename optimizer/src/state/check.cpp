@@ -1,4 +1,4 @@
-// What must hold before a checkpoint may touch anything.
+// Checks of a checkpoint before it may change anything.
 #include "optimizer/src/state/load.h"
 
 #include <charconv>
@@ -65,7 +65,7 @@ Status StateLoader::check_values() {
           "', not a count of steps");
     }
   }
-  // Checkpoints without the key are of the time when there was only one form.
+  // Checkpoints without the key were written when there was only one form.
   MomentumForm form = MomentumForm::kHeavyBall;
   if (const std::string* text = source_->value(kMomentumFormKey); text != nullptr) {
     MUSTER_ASSIGN_OR_RETURN(form, parse_momentum_form(*text));

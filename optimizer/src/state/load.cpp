@@ -15,7 +15,7 @@ std::span<std::byte> first_bytes(std::vector<std::byte>& scratch, std::size_t si
   return std::span{scratch}.first(size);
 }
 
-// The 8-bit block that element `at` of the global tensor lies in.
+// Index of the 8-bit block that holds element `at` of the global tensor.
 std::size_t block_of(std::size_t unit, std::size_t at) {
   return blocks_before(unit, at / unit * unit) + at % unit / kBlock;
 }
@@ -23,7 +23,7 @@ std::size_t block_of(std::size_t unit, std::size_t at) {
 // values -> state elements [begin, begin + values.size()) of the shard; with 8-bit states they
 // begin with a block.
 void store(
-    StateBuffer& state, const Shard& shard, std::size_t begin, std::span<const float> values) {
+    StateBuffer& state, const ShardState& shard, std::size_t begin, std::span<const float> values) {
   std::byte* to = state.data.data() + begin * element_bytes(state.type);
   switch (state.type) {
     case StateType::kFloat32:
@@ -36,9 +36,9 @@ void store(
           {reinterpret_cast<std::uint16_t*>(to), values.size()});  // NOLINT
       return;
     case StateType::kInt8Block: {
-      const std::size_t before = blocks_before(shard.unit, shard.piece.parameter_begin);
+      const std::size_t before = blocks_before(shard.unit, shard.range.parameter_begin);
       const std::size_t block =
-          blocks_before(shard.unit, shard.piece.parameter_begin + begin) - before;
+          blocks_before(shard.unit, shard.range.parameter_begin + begin) - before;
       kernels::quantise(
           state.is_signed,
           values,
@@ -51,7 +51,7 @@ void store(
 
 }  // namespace
 
-Status StateLoader::read(Shard& shard, const RoutedParameter& parameter, bool commit) {
+Status StateLoader::read(ShardState& shard, const RoutedParameter& parameter, bool commit) {
   MUSTER_RETURN_IF_ERROR(read_parameter(shard, parameter, commit));
   for (const StateKind& kind : state_kinds(parameter.route.rule)) {
     const Saved& saved = saved_.at(state_name(kind.name, parameter.spec.name));
@@ -62,11 +62,12 @@ Status StateLoader::read(Shard& shard, const RoutedParameter& parameter, bool co
   return {};
 }
 
-Status StateLoader::read_parameter(Shard& shard, const RoutedParameter& parameter, bool commit) {
+Status StateLoader::read_parameter(
+    ShardState& shard, const RoutedParameter& parameter, bool commit) {
   const std::string name = state_name(kParameterKind, parameter.spec.name);
   if (!commit) {
-    for (std::size_t begin = 0; begin < shard.piece.size; begin += kPart) {
-      const std::size_t count = std::min(kPart, shard.piece.size - begin);
+    for (std::size_t begin = 0; begin < shard.range.size; begin += kPart) {
+      const std::size_t count = std::min(kPart, shard.range.size - begin);
       MUSTER_RETURN_IF_ERROR(source_->read(
           name,
           shard.first_index + static_cast<std::int64_t>(begin),
@@ -83,15 +84,15 @@ Status StateLoader::read_parameter(Shard& shard, const RoutedParameter& paramete
 }
 
 Status StateLoader::read_state(
-    StateBuffer& state, const Shard& shard, const Saved& saved, double factor, bool commit) {
+    StateBuffer& state, const ShardState& shard, const Saved& saved, double factor, bool commit) {
   if (state.type == StateType::kInt8Block && saved.type == StateType::kInt8Block) {
     return read_codes(state, shard, saved, factor, commit);
   }
   std::size_t begin = 0;
-  while (begin < shard.piece.size) {
-    std::size_t count = std::min(kPart, shard.piece.size - begin);
+  while (begin < shard.range.size) {
+    std::size_t count = std::min(kPart, shard.range.size - begin);
     if (state.type == StateType::kInt8Block) {  // Blocks restart with every unit.
-      count = std::min(count, shard.unit - (shard.piece.parameter_begin + begin) % shard.unit);
+      count = std::min(count, shard.unit - (shard.range.parameter_begin + begin) % shard.unit);
     }
     MUSTER_RETURN_IF_ERROR(read_part(state, shard, saved, factor, begin, count, commit));
     begin += count;
@@ -101,7 +102,7 @@ Status StateLoader::read_state(
 
 // The codes stay as they are; a factor is a factor of the block maxima.
 Status StateLoader::read_codes(
-    StateBuffer& state, const Shard& shard, const Saved& saved, double factor, bool commit) {
+    StateBuffer& state, const ShardState& shard, const Saved& saved, double factor, bool commit) {
   const std::span<std::byte> codes =
       commit ? std::span{state.data} : first_bytes(bytes_, state.data.size());
   MUSTER_RETURN_IF_ERROR(source_->read(saved.name, shard.first_index, codes));
@@ -123,7 +124,7 @@ Status StateLoader::read_codes(
 
 Status StateLoader::read_part(
     StateBuffer& state,
-    const Shard& shard,
+    const ShardState& shard,
     const Saved& saved,
     double factor,
     std::size_t begin,

@@ -1,6 +1,6 @@
-// Takes up saved state: everything is checked, then every byte this rank needs is read once to see
-// that it can be, then it is read again into place. Twice the reading for no second copy of the
-// state in memory.
+// Loads saved state: checks everything, reads every byte this rank needs once to verify that it can
+// be read, then reads it again into place. Reading twice avoids a second copy of the state in
+// memory.
 #pragma once
 
 #include "optimizer/src/state/pieces.h"
@@ -24,17 +24,17 @@ class StateLoader {
  public:
   StateLoader(StateSource& source, const OptimizerOptions& options);
 
-  // Momentum form and coefficient, step count, 8-bit maps.
+  // Checks momentum form and coefficient, step count and 8-bit maps.
   [[nodiscard]] Status check_values();
-  // Tensors of one parameter: there, of its shape, of a known type, under the same rule.
+  // Checks that the tensors of one parameter exist, with its shape, a known type and the same rule.
   [[nodiscard]] Status check(const RoutedParameter& parameter, const GlobalTensor& global);
-  // After check() of all parameters: no tensor under our names is left over.
+  // Call after check() of all parameters; checks that every tensor under our names is loaded.
   [[nodiscard]] Status check_leftovers();
 
   // Reads everything of the shard; writes it only when `commit`.
-  [[nodiscard]] Status read(Shard& shard, const RoutedParameter& parameter, bool commit);
+  [[nodiscard]] Status read(ShardState& shard, const RoutedParameter& parameter, bool commit);
 
-  // Empty when nothing was saved of it.
+  // Empty if the checkpoint does not have it.
   [[nodiscard]] std::optional<std::int64_t> applied_steps() const { return applied_steps_; }
 
  private:
@@ -50,14 +50,15 @@ class StateLoader {
       const std::string& name, const RoutedParameter& parameter);
   [[nodiscard]] Status check_state(
       const StateKind& kind, const RoutedParameter& parameter, const GlobalTensor& global);
-  [[nodiscard]] Status read_parameter(Shard& shard, const RoutedParameter& parameter, bool commit);
+  [[nodiscard]] Status read_parameter(
+      ShardState& shard, const RoutedParameter& parameter, bool commit);
   [[nodiscard]] Status read_state(
-      StateBuffer& state, const Shard& shard, const Saved& saved, double factor, bool commit);
+      StateBuffer& state, const ShardState& shard, const Saved& saved, double factor, bool commit);
   [[nodiscard]] Status read_codes(
-      StateBuffer& state, const Shard& shard, const Saved& saved, double factor, bool commit);
+      StateBuffer& state, const ShardState& shard, const Saved& saved, double factor, bool commit);
   [[nodiscard]] Status read_part(
       StateBuffer& state,
-      const Shard& shard,
+      const ShardState& shard,
       const Saved& saved,
       double factor,
       std::size_t begin,

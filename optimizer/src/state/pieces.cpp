@@ -55,16 +55,16 @@ std::string quant_map_text() {
   return text;
 }
 
-void find_shaped(const RegionPlan& plan, const Routing& routing, std::vector<bool>& shaped) {
+void find_shaped(const BufferPlan& plan, const Routing& routing, std::vector<bool>& shaped) {
   for (const PlacedParameter& placed : plan.placed) {
     shaped[placed.parameter] = routing.parameters[placed.parameter].route.rule == Rule::kMuon;
   }
-  for (const std::vector<Piece>& pieces : plan.pieces) {
-    for (const Piece& piece : pieces) {
-      const RoutedParameter& parameter = routing.parameters[piece.parameter];
-      if (shaped[piece.parameter]) {
+  for (const std::vector<Shard>& shards : plan.shards) {
+    for (const Shard& shard : shards) {
+      const RoutedParameter& parameter = routing.parameters[shard.parameter];
+      if (shaped[shard.parameter]) {
         const std::size_t slice = slice_size(parameter);
-        shaped[piece.parameter] = piece.parameter_begin % slice == 0 && piece.size % slice == 0;
+        shaped[shard.parameter] = shard.parameter_begin % slice == 0 && shard.size % slice == 0;
       }
     }
   }
@@ -84,10 +84,10 @@ GlobalTensor global_tensor(const RoutedParameter& parameter, bool shaped, int ex
   return global;
 }
 
-std::vector<StateTensor> pieces_of_shard(
-    Shard& shard, const RoutedParameter& parameter, const GlobalTensor& global) {
+std::vector<StateTensor> tensor_pieces(
+    ShardState& shard, const RoutedParameter& parameter, const GlobalTensor& global) {
   std::vector<StateTensor> pieces;
-  const auto size = static_cast<std::int64_t>(shard.piece.size);
+  const auto size = static_cast<std::int64_t>(shard.range.size);
   const auto add = [&](const std::string& kind, const char* dtype, std::span<std::byte> data) {
     StateTensor tensor;
     tensor.name = state_name(kind, parameter.spec.name);

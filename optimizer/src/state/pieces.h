@@ -1,4 +1,4 @@
-// Names, shapes and places of what a shard keeps in a checkpoint.
+// Names, shapes and positions of a shard's tensors in a checkpoint.
 //
 //   param/<name>        F32   values or masters
 //   <state>/<name>      F32, BF16 or U8 codes, <state> by update.h, "adamw_m"
@@ -36,8 +36,7 @@ inline constexpr const char* kRuleKeyPrefix = "optimizer.rule/";
 // The hash of the 8-bit maps as 16 hex digits.
 [[nodiscard]] std::string quant_map_text();
 
-// The global tensor a parameter's elements lie in: all experts of all ranks in one, along dimension
-// 0.
+// The global tensor of a parameter: the experts of all ranks in one, along dimension 0.
 struct GlobalTensor {
   std::vector<std::int64_t> full_shape;  // of the parameter, before flattening
   std::vector<std::int64_t> shape;       // as saved; rank 1 when flat
@@ -45,15 +44,15 @@ struct GlobalTensor {
   std::int64_t blocks{0};  // 8-bit blocks
 };
 
-// Whether each parameter of the routing keeps its shape: Muon's do when no rank stores a part of a
-// row, or of a matrix of a stack; everything else is flat. The same on all ranks.
-void find_shaped(const RegionPlan& plan, const Routing& routing, std::vector<bool>& shaped);
+// Sets shaped[parameter] for those that keep their shape in a checkpoint: Muon's when no rank
+// stores a part of a row, or of a matrix of a stack. All others are flat. The same on all ranks.
+void find_shaped(const BufferPlan& plan, const Routing& routing, std::vector<bool>& shaped);
 
 [[nodiscard]] GlobalTensor global_tensor(
     const RoutedParameter& parameter, bool shaped, int expert_groups);
 
-// Everything the shard saves. Spans show the shard's memory.
-[[nodiscard]] std::vector<StateTensor> pieces_of_shard(
-    Shard& shard, const RoutedParameter& parameter, const GlobalTensor& global);
+// The tensors that the shard saves. Spans refer to the shard's memory.
+[[nodiscard]] std::vector<StateTensor> tensor_pieces(
+    ShardState& shard, const RoutedParameter& parameter, const GlobalTensor& global);
 
 }  // namespace muster::optimizer

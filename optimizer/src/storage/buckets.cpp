@@ -5,59 +5,62 @@
 
 namespace muster::optimizer {
 
-RegionBuckets::RegionBuckets(
-    std::vector<Region*> regions, std::size_t parameters, std::unique_ptr<Mover> mover)
-    : bucket_of_(parameters, 0), ready_(parameters, false), mover_(std::move(mover)) {
-  for (Region* region : regions) {
-    const auto& segments = region->plan().segments;
-    for (std::size_t segment = 0; segment < segments.size(); ++segment) {
-      const auto& placed = segments[segment].parameters;
-      Bucket bucket;
-      bucket.region = region;
-      bucket.segment = segment;
+BucketScheduler::BucketScheduler(
+    std::vector<ParamBuffer*> buffers,
+    std::size_t parameters,
+    std::unique_ptr<CommThread> comm_thread)
+    : bucket_of_(parameters, 0), ready_(parameters, false), comm_thread_(std::move(comm_thread)) {
+  for (ParamBuffer* buffer : buffers) {
+    const auto& buckets = buffer->plan().buckets;
+    for (std::size_t index = 0; index < buckets.size(); ++index) {
+      const auto& placed = buckets[index].parameters;
+      BucketState bucket;
+      bucket.buffer = buffer;
+      bucket.index = index;
       bucket.last_parameter = placed.empty() ? 0 : *std::max_element(placed.begin(), placed.end());
       buckets_.push_back(bucket);
     }
   }
-  // Backward finishes the last parameters first, whatever region they are in.
-  std::stable_sort(buckets_.begin(), buckets_.end(), [](const Bucket& a, const Bucket& b) {
-    return a.last_parameter > b.last_parameter;
-  });
+  // Backward finishes the last parameters first, whatever buffer they are in.
+  std::stable_sort(
+      buckets_.begin(), buckets_.end(), [](const BucketState& a, const BucketState& b) {
+        return a.last_parameter > b.last_parameter;
+      });
   for (std::size_t at = 0; at < buckets_.size(); ++at) {
     for (const std::size_t parameter :
-         buckets_[at].region->plan().segments[buckets_[at].segment].parameters) {
+         buckets_[at].buffer->plan().buckets[buckets_[at].index].parameters) {
       bucket_of_[parameter] = at;
     }
   }
   reset_step();
 }
 
-void RegionBuckets::reset_step() {
+void BucketScheduler::reset_step() {
   launched_ = 0;
   std::fill(ready_.begin(), ready_.end(), false);
-  for (Bucket& bucket : buckets_) {
-    bucket.missing = bucket.region->plan().segments[bucket.segment].parameters.size();
+  for (BucketState& bucket : buckets_) {
+    bucket.missing = bucket.buffer->plan().buckets[bucket.index].parameters.size();
   }
 }
 
-Status RegionBuckets::reduce_one(Bucket& bucket, Deadline deadline) {
-  // A sum can hide what went in (Inf - Inf is one NaN, a kernel may drop NaN): look first.
+Status BucketScheduler::reduce_one(BucketState& bucket, Deadline deadline) {
+  // A sum can hide its terms (Inf - Inf is one NaN, a kernel may drop NaN), so count first.
   bucket.nonfinite =
-      bucket.region->holders().size() > 1 ? bucket.region->count_nonfinite(bucket.segment) : 0;
-  return bucket.region->reduce(bucket.segment, deadline).context("reducing gradients");
+      bucket.buffer->holders().size() > 1 ? bucket.buffer->count_nonfinite(bucket.index) : 0;
+  return bucket.buffer->reduce(bucket.index, deadline).context("reducing gradients");
 }
 
-void RegionBuckets::launch_complete() {
+void BucketScheduler::launch_complete() {
   while (launched_ < buckets_.size() && buckets_[launched_].missing == 0) {
-    Bucket& bucket = buckets_[launched_++];
-    // When it must be there is known only to reduce(), which aborts what is late.
+    BucketState& bucket = buckets_[launched_++];
+    // Only reduce() knows the deadline; it aborts collectives that are late.
     last_reduce_ticket_ =
-        mover_->submit(false, [this, &bucket] { return reduce_one(bucket, Deadline{}); });
+        comm_thread_->submit(false, [this, &bucket] { return reduce_one(bucket, Deadline{}); });
   }
 }
 
-void RegionBuckets::gradient_ready(std::size_t parameter) {
-  if (mover_ == nullptr || parameter >= ready_.size() || ready_[parameter]) {
+void BucketScheduler::gradient_ready(std::size_t parameter) {
+  if (comm_thread_ == nullptr || parameter >= ready_.size() || ready_[parameter]) {
     return;
   }
   ready_[parameter] = true;
@@ -65,93 +68,93 @@ void RegionBuckets::gradient_ready(std::size_t parameter) {
   launch_complete();
 }
 
-Status RegionBuckets::reduce(Deadline deadline) {
-  if (mover_ == nullptr) {
-    for (Bucket& bucket : buckets_) {
+Status BucketScheduler::reduce(Deadline deadline) {
+  if (comm_thread_ == nullptr) {
+    for (BucketState& bucket : buckets_) {
       MUSTER_RETURN_IF_ERROR(reduce_one(bucket, deadline));
     }
     return {};
   }
-  for (Bucket& bucket : buckets_) {
+  for (BucketState& bucket : buckets_) {
     bucket.missing = 0;
   }
   launch_complete();
-  Status moved = mover_->wait(last_reduce_ticket_, deadline);
+  Status moved = comm_thread_->wait(last_reduce_ticket_, deadline);
   reset_step();
   return moved.context("waiting for gradients");
 }
 
-void RegionBuckets::begin_gather(Deadline deadline) {
-  if (mover_ == nullptr || is_gathering_) {
+void BucketScheduler::begin_gather(Deadline deadline) {
+  if (comm_thread_ == nullptr || is_gathering_) {
     return;
   }
   is_gathering_ = true;
   // Forward reads the first parameters first.
   for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
     bucket->gather_ticket =
-        mover_->submit(true, [region = bucket->region, segment = bucket->segment, deadline] {
-          return region->gather(segment, deadline).context("gathering parameters");
+        comm_thread_->submit(true, [buffer = bucket->buffer, index = bucket->index, deadline] {
+          return buffer->gather(index, deadline).context("gathering parameters");
         });
   }
 }
 
-Status RegionBuckets::wait_gathered(std::size_t parameter, Deadline deadline) {
+Status BucketScheduler::wait_gathered(std::size_t parameter, Deadline deadline) {
   if (!is_gathering_ || parameter >= bucket_of_.size()) {
     return {};
   }
-  return mover_->wait(buckets_[bucket_of_[parameter]].gather_ticket, deadline)
+  return comm_thread_->wait(buckets_[bucket_of_[parameter]].gather_ticket, deadline)
       .context("waiting for parameters");
 }
 
-Status RegionBuckets::gather(Deadline deadline) {
-  if (mover_ == nullptr) {
+Status BucketScheduler::gather(Deadline deadline) {
+  if (comm_thread_ == nullptr) {
     for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
       MUSTER_RETURN_IF_ERROR(
-          bucket->region->gather(bucket->segment, deadline).context("gathering parameters"));
+          bucket->buffer->gather(bucket->index, deadline).context("gathering parameters"));
     }
     return {};
   }
   begin_gather(deadline);
   is_gathering_ = false;
   return buckets_.empty() ? Status{}
-                          : mover_->wait(buckets_.front().gather_ticket, deadline)
+                          : comm_thread_->wait(buckets_.front().gather_ticket, deadline)
                                 .context("waiting for parameters");
 }
 
-std::int64_t RegionBuckets::nonfinite_before_reduction() const {
+std::int64_t BucketScheduler::nonfinite_before_reduction() const {
   std::int64_t count = 0;
-  for (const Bucket& bucket : buckets_) {
+  for (const BucketState& bucket : buckets_) {
     count += bucket.nonfinite;
   }
   return count;
 }
 
-double RegionBuckets::reduce_bytes() const {
+double BucketScheduler::reduce_bytes() const {
   double bytes = 0;
-  for (const Bucket& bucket : buckets_) {
-    bytes += bucket.region->reduce_bytes(bucket.segment);
+  for (const BucketState& bucket : buckets_) {
+    bytes += bucket.buffer->reduce_bytes(bucket.index);
   }
   return bytes;
 }
 
-double RegionBuckets::gather_bytes() const {
+double BucketScheduler::gather_bytes() const {
   double bytes = 0;
-  for (const Bucket& bucket : buckets_) {
-    bytes += bucket.region->gather_bytes(bucket.segment);
+  for (const BucketState& bucket : buckets_) {
+    bytes += bucket.buffer->gather_bytes(bucket.index);
   }
   return bytes;
 }
 
-std::int64_t RegionBuckets::reduce_count() const {
-  return std::count_if(buckets_.begin(), buckets_.end(), [](const Bucket& bucket) {
-    return bucket.region->holders().size() > 1;
+std::int64_t BucketScheduler::reduce_count() const {
+  return std::count_if(buckets_.begin(), buckets_.end(), [](const BucketState& bucket) {
+    return bucket.buffer->holders().size() > 1;
   });
 }
 
-std::int64_t RegionBuckets::gather_count() const {
-  return std::count_if(buckets_.begin(), buckets_.end(), [](const Bucket& bucket) {
-    return bucket.region->holders().size() > 1 &&
-           !bucket.region->plan().segments[bucket.segment].counts.empty();
+std::int64_t BucketScheduler::gather_count() const {
+  return std::count_if(buckets_.begin(), buckets_.end(), [](const BucketState& bucket) {
+    return bucket.buffer->holders().size() > 1 &&
+           !bucket.buffer->plan().buckets[bucket.index].counts.empty();
   });
 }
 

@@ -6,10 +6,10 @@
 
 namespace muster::optimizer {
 
-Mover::Mover(std::function<void(std::string_view)> abort)
+CommThread::CommThread(std::function<void(std::string_view)> abort)
     : abort_(std::move(abort)), thread_([this] { loop(); }) {}
 
-Mover::~Mover() {
+CommThread::~CommThread() {
   bool endless = false;
   {
     const std::lock_guard lock{mutex_};
@@ -24,7 +24,7 @@ Mover::~Mover() {
   thread_.join();
 }
 
-std::uint64_t Mover::submit(bool bounded, std::function<Status()> job) {
+std::uint64_t CommThread::submit(bool bounded, std::function<Status()> job) {
   std::uint64_t ticket = 0;
   {
     const std::lock_guard lock{mutex_};
@@ -35,7 +35,7 @@ std::uint64_t Mover::submit(bool bounded, std::function<Status()> job) {
   return ticket;
 }
 
-Status Mover::wait(std::uint64_t ticket, Deadline deadline) {
+Status CommThread::wait(std::uint64_t ticket, Deadline deadline) {
   std::unique_lock lock{mutex_};
   const auto arrived = [&] { return finished_ >= ticket || !failure_.ok(); };
   if (deadline.at == MonotonicTime::max()) {
@@ -52,10 +52,10 @@ Status Mover::wait(std::uint64_t ticket, Deadline deadline) {
   done_.wait(lock, arrived);
   return deadline_exceeded(
       std::to_string(missing) +
-      " buckets were not moved in time: a rank is slow, stopped or did not hand in its gradients");
+      " buckets did not complete in time: a rank is slow, stopped or did not report its gradients");
 }
 
-void Mover::loop() {
+void CommThread::loop() {
   std::unique_lock lock{mutex_};
   while (true) {
     work_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });

@@ -1,7 +1,7 @@
-// A thread that runs jobs in the order they were handed in, for collectives that go on while the
-// training thread computes.
+// A thread that runs jobs in submission order, for collectives that overlap with computation on the
+// training thread.
 //
-// Thread-safety: one thread hands in and waits. What a job wrote is visible after its wait.
+// Thread-safety: one thread submits and waits. Writes of a job are visible after its wait.
 #pragma once
 
 #include <muster/common/clock.h>
@@ -17,25 +17,25 @@
 
 namespace muster::optimizer {
 
-class Mover {
+class CommThread {
  public:
-  // `abort` frees a job that waits for other ranks; it may be called from another thread than the
+  // `abort` unblocks a job that waits for other ranks. It is called from another thread than the
   // job's, and every later job must fail after it.
-  explicit Mover(std::function<void(std::string_view reason)> abort);
-  // Jobs that can end by themselves are waited for: those handed in as `bounded`. Others are
-  // aborted.
-  ~Mover();
-  Mover(const Mover&) = delete;
-  Mover& operator=(const Mover&) = delete;
-  Mover(Mover&&) = delete;
-  Mover& operator=(Mover&&) = delete;
+  explicit CommThread(std::function<void(std::string_view reason)> abort);
+  // Waits for jobs submitted as `bounded`, which end by themselves, and aborts the others.
+  ~CommThread();
+  CommThread(const CommThread&) = delete;
+  CommThread& operator=(const CommThread&) = delete;
+  CommThread(CommThread&&) = delete;
+  CommThread& operator=(CommThread&&) = delete;
 
-  // Returns the job's ticket: 1 for the first one. After a job has failed the rest are not run.
-  // `bounded`: the job has a deadline of its own.
+  // Returns the job's ticket, starting at 1. After a job has failed, later ones are not run.
+  // `bounded` jobs have a deadline.
   std::uint64_t submit(bool bounded, std::function<Status()> job);
 
-  // Until the job of `ticket` and all before it are done. The first error of any job, from then on;
-  // kDeadlineExceeded when they are not done in time, which aborts them.
+  // Blocks until the job of `ticket` and all before it are done. Returns the first error of any
+  // job, on this and every later call; kDeadlineExceeded when they are not done in time, after
+  // aborting them.
   [[nodiscard]] Status wait(std::uint64_t ticket, Deadline deadline);
 
  private:
@@ -48,9 +48,9 @@ class Mover {
 
   std::function<void(std::string_view)> abort_;
   std::mutex mutex_;
-  std::condition_variable work_;  // a job or the end has come
+  std::condition_variable work_;  // a job was submitted, or the thread must stop
   std::condition_variable done_;  // a job has ended
-  std::deque<Job> jobs_;          // the one that runs included
+  std::deque<Job> jobs_;          // including the one that runs
   std::uint64_t submitted_{0};
   std::uint64_t finished_{0};
   Status failure_;

@@ -33,7 +33,7 @@ bool any_result(const MatrixTask& task) {
   });
 }
 
-void plan_directions(const RegionPlan& plan, int rank, ExchangeRound& round) {
+void plan_directions(const BufferPlan& plan, int rank, ExchangeRound& round) {
   std::vector<Run> sends;
   std::vector<Run> receives;
   for (const std::size_t index : round.tasks) {
@@ -59,7 +59,7 @@ void plan_directions(const RegionPlan& plan, int rank, ExchangeRound& round) {
 }
 
 // The first computing rank sends their parts to ranks that do not compute.
-void plan_results(const RegionPlan& plan, int rank, ExchangeRound& round) {
+void plan_results(const BufferPlan& plan, int rank, ExchangeRound& round) {
   std::vector<Run> sends;
   std::vector<Run> receives;
   for (const std::size_t index : round.tasks) {
@@ -94,7 +94,7 @@ const Fragment* fragment_of(const MatrixTask& task, int rank) {
   return at == task.fragments.end() ? nullptr : &*at;
 }
 
-ExchangeRound plan_exchange(const RegionPlan& plan, std::size_t first, std::size_t last, int rank) {
+ExchangeRound plan_exchange(const BufferPlan& plan, std::size_t first, std::size_t last, int rank) {
   ExchangeRound round;
   const auto ranks = static_cast<std::size_t>(plan.ranks);
   for (Leg* leg : {&round.directions, &round.results}) {

@@ -1,5 +1,6 @@
-// How the parts of cut matrices come together where they are orthogonalised, and how the results go
-// back: an all-to-all each way per round, the same on all ranks whatever the gradients are.
+// Exchange of cut matrices: collects their parts on the ranks that orthogonalise them and returns
+// the results, by an all-to-all each way per round. The schedule is the same on all ranks and does
+// not depend on gradients.
 #pragma once
 
 #include "optimizer/src/layout/layout.h"
@@ -14,7 +15,7 @@ namespace muster::optimizer {
 
 // A run of one matrix in a send or receive buffer.
 struct Transfer {
-  std::size_t task{0};   // index into RegionPlan::tasks
+  std::size_t task{0};   // index into BufferPlan::tasks
   std::size_t begin{0};  // elements of the matrix
   std::size_t size{0};
   std::size_t offset{0};  // elements of the buffer
@@ -41,9 +42,9 @@ struct ExchangeRound {
 
 // Tasks [first, last) of the plan that move, as `rank` sees them.
 [[nodiscard]] ExchangeRound plan_exchange(
-    const RegionPlan& plan, std::size_t first, std::size_t last, int rank);
+    const BufferPlan& plan, std::size_t first, std::size_t last, int rank);
 
-// Bytes this rank hands to others.
+// Bytes this rank sends to others.
 [[nodiscard]] double sent_bytes(const Leg& leg, int rank);
 
 [[nodiscard]] bool computes(const MatrixTask& task, int rank);

@@ -1,4 +1,4 @@
-// Where this rank's experts stand among all experts of the job.
+// Position of this rank's experts among all experts of the job.
 #pragma once
 
 #include <muster/comm/communicator.h>

@@ -8,9 +8,10 @@
 
 namespace muster::optimizer {
 
-Region::Region(RegionPlan plan, const Routing& routing, const RegionCommunicators& communicators)
+ParamBuffer::ParamBuffer(
+    BufferPlan plan, const Routing& routing, const BufferCommunicators& communicators)
     : plan_(std::move(plan)),
-      extents_(plan_.segments.size()),
+      extents_(plan_.buckets.size()),
       holders_(communicators.holders),
       buckets_(communicators.buckets) {
   std::map<std::size_t, std::size_t> begin_of;
@@ -18,7 +19,7 @@ Region::Region(RegionPlan plan, const Routing& routing, const RegionCommunicator
     begin_of[placed.parameter] = placed.begin;
   }
   for (std::size_t index = 0; index < extents_.size(); ++index) {
-    for (const std::size_t parameter : plan_.segments[index].parameters) {
+    for (const std::size_t parameter : plan_.buckets[index].parameters) {
       extents_[index].push_back({begin_of.at(parameter), routing.parameters[parameter].size});
     }
   }
@@ -26,9 +27,9 @@ Region::Region(RegionPlan plan, const Routing& routing, const RegionCommunicator
 
 namespace {
 
-// Of a region's values or gradients.
+// Allocates a buffer's values or gradients.
 Expected<std::span<std::byte>> allocate(
-    const RegionKey& key,
+    const BufferKey& key,
     std::size_t bytes,
     comm::Communicator& memory,
     const OptimizerOptions& options,
@@ -52,76 +53,76 @@ std::span<T> elements(std::span<std::byte> bytes) {
 
 }  // namespace
 
-Expected<Region> Region::create(
-    RegionPlan plan,
+Expected<ParamBuffer> ParamBuffer::create(
+    BufferPlan plan,
     const Routing& routing,
-    const RegionCommunicators& communicators,
+    const BufferCommunicators& communicators,
     const OptimizerOptions& options,
     Deadline deadline) {
-  Region region{std::move(plan), routing, communicators};
+  ParamBuffer buffer{std::move(plan), routing, communicators};
   comm::Communicator& memory = *communicators.memory;
-  const RegionKey& key = region.plan_.key;
-  const std::size_t size = region.plan_.size;
-  const std::size_t width = region.is_narrow() ? sizeof(std::uint16_t) : sizeof(float);
+  const BufferKey& key = buffer.plan_.key;
+  const std::size_t size = buffer.plan_.size;
+  const std::size_t width = buffer.is_narrow() ? sizeof(std::uint16_t) : sizeof(float);
   MUSTER_ASSIGN_OR_RETURN(
       const std::span<std::byte> values, allocate(key, size * width, memory, options, deadline));
-  if (region.is_narrow()) {
-    region.values16_ = elements<std::uint16_t>(values);
+  if (buffer.is_narrow()) {
+    buffer.values16_ = elements<std::uint16_t>(values);
   } else {
-    region.values_ = elements<float>(values);
+    buffer.values_ = elements<float>(values);
   }
   MUSTER_ASSIGN_OR_RETURN(
       const std::span<std::byte> gradients,
       allocate(key, size * sizeof(float), memory, options, deadline));
-  region.gradients_ = elements<float>(gradients);
-  return region;
+  buffer.gradients_ = elements<float>(gradients);
+  return buffer;
 }
 
-Status Region::reduce(std::size_t index, Deadline deadline) {
+Status ParamBuffer::reduce(std::size_t index, Deadline deadline) {
   if (buckets_->size() == 1) {
     return {};
   }
-  const Segment& segment = plan_.segments[index];
-  const std::span<float> memory = gradients_.subspan(segment.begin, segment.size);
-  return segment.counts.empty()
+  const Bucket& bucket = plan_.buckets[index];
+  const std::span<float> memory = gradients_.subspan(bucket.begin, bucket.size);
+  return bucket.counts.empty()
              ? buckets_->all_reduce(memory, comm::ReduceOp::kSum, deadline)
-             : buckets_->reduce_scatter(memory, segment.counts, comm::ReduceOp::kSum, deadline);
+             : buckets_->reduce_scatter(memory, bucket.counts, comm::ReduceOp::kSum, deadline);
 }
 
-Status Region::gather(std::size_t index, Deadline deadline) {
-  const Segment& segment = plan_.segments[index];
-  if (buckets_->size() == 1 || segment.counts.empty()) {
+Status ParamBuffer::gather(std::size_t index, Deadline deadline) {
+  const Bucket& bucket = plan_.buckets[index];
+  if (buckets_->size() == 1 || bucket.counts.empty()) {
     return {};
   }
   if (!is_narrow()) {
     return buckets_->all_gather(
-        values_.subspan(segment.begin, segment.size), segment.counts, deadline);
+        values_.subspan(bucket.begin, bucket.size), bucket.counts, deadline);
   }
-  std::vector<std::size_t> counts = segment.counts;
+  std::vector<std::size_t> counts = bucket.counts;
   for (std::size_t& count : counts) {
     count *= sizeof(std::uint16_t);
   }
   return buckets_->all_gather_bytes(
-      values16_.data() + segment.begin, counts, comm::DType::kUint8, deadline);
+      values16_.data() + bucket.begin, counts, comm::DType::kUint8, deadline);
 }
 
-double Region::ring_bytes(std::size_t elements, std::size_t width) const {
+double ParamBuffer::ring_bytes(std::size_t elements, std::size_t width) const {
   const auto ranks = static_cast<double>(holders_->size());
   return (ranks - 1) / ranks * static_cast<double>(elements * width);
 }
 
-double Region::reduce_bytes(std::size_t index) const {
-  const Segment& segment = plan_.segments[index];
-  return (segment.counts.empty() ? 2 : 1) * ring_bytes(segment.size, sizeof(float));
+double ParamBuffer::reduce_bytes(std::size_t index) const {
+  const Bucket& bucket = plan_.buckets[index];
+  return (bucket.counts.empty() ? 2 : 1) * ring_bytes(bucket.size, sizeof(float));
 }
 
-double Region::gather_bytes(std::size_t index) const {
-  const Segment& segment = plan_.segments[index];
+double ParamBuffer::gather_bytes(std::size_t index) const {
+  const Bucket& bucket = plan_.buckets[index];
   const std::size_t width = is_narrow() ? sizeof(std::uint16_t) : sizeof(float);
-  return segment.counts.empty() ? 0 : ring_bytes(segment.size, width);
+  return bucket.counts.empty() ? 0 : ring_bytes(bucket.size, width);
 }
 
-std::int64_t Region::count_nonfinite(std::size_t index) const {
+std::int64_t ParamBuffer::count_nonfinite(std::size_t index) const {
   std::int64_t count = 0;
   for (const Extent& extent : extents_[index]) {
     count +=

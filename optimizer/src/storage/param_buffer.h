@@ -1,4 +1,4 @@
-// The memory of one region and its collectives.
+// Memory of the values and gradients of a part of the model, with its collectives.
 //
 // Thread-safety: none. The communicators must outlive it and own its memory.
 #pragma once
@@ -15,60 +15,60 @@
 namespace muster::optimizer {
 
 // `holders` and `buckets` have the same ranks in the same order.
-struct RegionCommunicators {
+struct BufferCommunicators {
   comm::Communicator* memory;   // owns the buffers; creation is collective over it
   comm::Communicator* holders;  // for what happens inside the update
   comm::Communicator* buckets;  // reduces and gathers; the only one a second thread may use
 };
 
-class Region {
+class ParamBuffer {
  public:
-  [[nodiscard]] static Expected<Region> create(
-      RegionPlan plan,
+  [[nodiscard]] static Expected<ParamBuffer> create(
+      BufferPlan plan,
       const Routing& routing,
-      const RegionCommunicators& communicators,
+      const BufferCommunicators& communicators,
       const OptimizerOptions& options,
       Deadline deadline);
 
-  // Of segment `index`: afterwards the gradients of what this rank stores are sums over the
-  // holders, the others unspecified. Nothing to do for one holder.
+  // Reduces bucket `index`: the gradients of this rank's shards become sums over the holders, all
+  // others are unspecified afterwards. Does nothing for one holder.
   [[nodiscard]] Status reduce(std::size_t index, Deadline deadline);
-  // Afterwards this rank sees what every holder stores. Nothing to do for one holder, or when every
-  // holder stores everything.
+  // Gathers bucket `index`: afterwards this rank has the values of every holder. Does nothing for
+  // one holder, or when every holder stores everything.
   [[nodiscard]] Status gather(std::size_t index, Deadline deadline);
 
-  // Bytes this rank hands on in a ring, plan.h.
+  // Bytes this rank sends in a ring (plan.h).
   [[nodiscard]] double reduce_bytes(std::size_t index) const;
   [[nodiscard]] double gather_bytes(std::size_t index) const;
 
-  // NaN and infinities in this rank's gradients of a segment's parameters.
+  // NaN and infinities in this rank's gradients of a bucket's parameters.
   [[nodiscard]] std::int64_t count_nonfinite(std::size_t index) const;
 
-  [[nodiscard]] const RegionPlan& plan() const { return plan_; }
+  [[nodiscard]] const BufferPlan& plan() const { return plan_; }
 
   [[nodiscard]] comm::Communicator& holders() const { return *holders_; }
 
   [[nodiscard]] bool is_narrow() const { return plan_.key.dtype != FloatType::kFloat32; }
 
-  [[nodiscard]] std::span<float> values() const { return values_; }  // fp32 regions
+  [[nodiscard]] std::span<float> values() const { return values_; }  // fp32 buffers
 
   [[nodiscard]] std::span<std::uint16_t> values16() const { return values16_; }  // the others
 
   [[nodiscard]] std::span<float> gradients() const { return gradients_; }
 
  private:
-  // Where a parameter lies in the region.
+  // Position of a parameter in the buffer.
   struct Extent {
     std::size_t begin;
     std::size_t size;
   };
 
-  Region(RegionPlan plan, const Routing& routing, const RegionCommunicators& communicators);
+  ParamBuffer(BufferPlan plan, const Routing& routing, const BufferCommunicators& communicators);
 
   [[nodiscard]] double ring_bytes(std::size_t elements, std::size_t width) const;
 
-  RegionPlan plan_;
-  std::vector<std::vector<Extent>> extents_;  // [segments]
+  BufferPlan plan_;
+  std::vector<std::vector<Extent>> extents_;  // [buckets]
   comm::Communicator* holders_;
   comm::Communicator* buckets_;
   std::span<float> values_;

@@ -8,12 +8,12 @@ namespace {
 
 constexpr auto kBlock = static_cast<std::size_t>(kernels::kQuantBlock);
 
-std::size_t blocks_of(const Shard& shard, std::size_t begin, std::size_t count) {
-  const std::size_t at = shard.piece.parameter_begin + begin;
+std::size_t blocks_of(const ShardState& shard, std::size_t begin, std::size_t count) {
+  const std::size_t at = shard.range.parameter_begin + begin;
   return blocks_before(shard.unit, at + count) - blocks_before(shard.unit, at);
 }
 
-kernels::StateView view_of(StateBuffer& state, const Shard& shard, std::size_t begin) {
+kernels::StateView view_of(StateBuffer& state, const ShardState& shard, std::size_t begin) {
   kernels::StateView view;
   view.type = state.type;
   view.is_signed = state.is_signed;
@@ -48,17 +48,17 @@ std::size_t blocks_before(std::size_t unit, std::size_t at) {
 }
 
 StateBuffer make_state(
-    StateType type, bool is_signed, const std::string& name, const Shard& shard) {
+    StateType type, bool is_signed, const std::string& name, const ShardState& shard) {
   StateBuffer state;
   state.type = type;
   state.is_signed = is_signed;
   state.tensor = hash64(std::as_bytes(std::span{name}));
-  state.data.assign(shard.piece.size * element_bytes(type), std::byte{0});
+  state.data.assign(shard.range.size * element_bytes(type), std::byte{0});
   if (type != StateType::kInt8Block) {
     return state;
   }
-  state.absmax.assign(blocks_of(shard, 0, shard.piece.size), 0.0F);
-  // The code of zero is the map's affair.
+  state.absmax.assign(blocks_of(shard, 0, shard.range.size), 0.0F);
+  // The map defines the code of zero.
   const std::vector<float> zeros(1, 0.0F);
   std::vector<std::uint8_t> code(1);
   std::vector<float> absmax(1);
@@ -67,8 +67,8 @@ StateBuffer make_state(
   return state;
 }
 
-kernels::UpdateTensors tensors_of(Shard& shard, std::size_t begin, std::size_t count) {
-  MUSTER_CHECK(begin + count <= shard.piece.size, "a slice reaches past its shard");
+kernels::UpdateTensors tensors_of(ShardState& shard, std::size_t begin, std::size_t count) {
+  MUSTER_CHECK(begin + count <= shard.range.size, "a slice reaches past its shard");
   kernels::UpdateTensors tensors;
   tensors.parameter = shard.value.data() + begin;
   if (!shard.narrow_copy.empty()) {
@@ -82,7 +82,7 @@ kernels::UpdateTensors tensors_of(Shard& shard, std::size_t begin, std::size_t c
   // Rounding counts over the global tensor, 8-bit blocks over the unit.
   tensors.first_index =
       shard.first.type == StateType::kInt8Block || shard.second.type == StateType::kInt8Block
-          ? static_cast<std::int64_t>((shard.piece.parameter_begin + begin) % shard.unit)
+          ? static_cast<std::int64_t>((shard.range.parameter_begin + begin) % shard.unit)
           : shard.first_index + static_cast<std::int64_t>(begin);
   return tensors;
 }

@@ -26,7 +26,7 @@ void add_report(
   kernels::combine(kBlockStatistics, blocks, one);
 }
 
-// Blocks that lie in the matrix like a batch: one run each, equal, one after the other.
+// True if the blocks form a batch in memory: one run each, of equal size, adjacent.
 bool is_batch(const RoutedParameter& parameter) {
   return std::all_of(
       parameter.blocks.begin(), parameter.blocks.end(), [&](const MatrixBlock& block) {

@@ -1,5 +1,5 @@
-// Newton-Schulz over the blocks of whole matrices that lie in memory together: equal neighbours in
-// one batch where they lie, unequal blocks and those of several runs gathered by shape first.
+// Newton-Schulz over the blocks of whole matrices in one buffer. Equal neighbours form one batch in
+// place; unequal blocks and those of several runs are gathered by shape first.
 #pragma once
 
 #include "optimizer/src/routing/routing.h"
@@ -19,7 +19,7 @@ namespace muster::optimizer {
 struct WorkMatrix {
   const RoutedParameter* parameter{nullptr};
   std::size_t offset{0};
-  bool counts{true};  // this rank answers for its statistics
+  bool counts{true};  // this rank counts it in statistics
 };
 
 class Orthogonaliser {
@@ -27,15 +27,15 @@ class Orthogonaliser {
   // `scratch_elements` bounds the memory of gathered blocks (one block at least).
   Orthogonaliser(const OptimizerOptions& options, std::size_t scratch_elements);
 
-  // Every block in place. One whose result is not finite becomes all NaN, so that whoever stores a
-  // part of it sees that. `matrices` ascend by offset. Adds to the statistics of the parameters'
-  // groups.
+  // Orthogonalises every block in place. A block whose result is not finite becomes all NaN, so
+  // that every rank that stores a part of it detects that. `matrices` ascend by offset. Adds to the
+  // statistics of the parameters' groups.
   void run(
       std::span<float> work,
       std::span<const WorkMatrix> matrices,
       std::span<GroupUpdateStatistics> statistics);
 
-  // Blocks so far.
+  // Number of blocks so far.
   [[nodiscard]] std::int64_t calls() const { return calls_; }
 
  private:

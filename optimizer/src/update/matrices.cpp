@@ -15,7 +15,7 @@ std::size_t scratch_elements(const OptimizerOptions& options) {
 
 // Equal shapes next to each other are orthogonalised in one batch.
 void sort_by_shape(
-    std::vector<std::size_t>& tasks, const RegionPlan& plan, const Routing& routing) {
+    std::vector<std::size_t>& tasks, const BufferPlan& plan, const Routing& routing) {
   const auto shape = [&](std::size_t index) {
     const RoutedParameter& parameter = routing.parameters[plan.tasks[index].parameter];
     return std::pair{parameter.rows, parameter.cols};
@@ -26,7 +26,7 @@ void sort_by_shape(
 }
 
 // This rank's matrices that are whole where they are stored.
-std::vector<std::size_t> own_tasks(const RegionPlan& plan, const Routing& routing, int rank) {
+std::vector<std::size_t> own_tasks(const BufferPlan& plan, const Routing& routing, int rank) {
   std::vector<std::size_t> own;
   for (std::size_t index = 0; index < plan.tasks.size(); ++index) {
     if (!plan.tasks[index].moves && computes(plan.tasks[index], rank)) {
@@ -40,7 +40,7 @@ std::vector<std::size_t> own_tasks(const RegionPlan& plan, const Routing& routin
 }  // namespace
 
 MatrixSchedule schedule_matrices(
-    const RegionPlan& plan, const Routing& routing, int rank, std::size_t round_elements) {
+    const BufferPlan& plan, const Routing& routing, int rank, std::size_t round_elements) {
   MatrixSchedule schedule;
   std::size_t first = 0;
   for (const std::size_t last : plan.round_ends) {
@@ -74,16 +74,16 @@ MatrixUpdate::MatrixUpdate(const Routing& routing, const OptimizerOptions& optio
     : routing_(&routing), options_(&options), orthogonaliser_(options, scratch_elements(options)) {}
 
 Status MatrixUpdate::run(
-    const Region& region,
+    const ParamBuffer& buffer,
     const MatrixSchedule& schedule,
-    std::span<Shard> shards,
+    std::span<ShardState> shards,
     const StepDecision& decision,
     std::int64_t step,
     std::span<GroupUpdateStatistics> statistics,
     Deadline deadline) {
-  Step made{region, {}, decision, step, statistics, deadline, region.holders().rank()};
-  for (Shard& shard : shards) {
-    made.shard_of[shard.piece.parameter] = &shard;
+  Step made{buffer, {}, decision, step, statistics, deadline, buffer.holders().rank()};
+  for (ShardState& shard : shards) {
+    made.shard_of[shard.range.parameter] = &shard;
   }
   for (const ExchangeRound& round : schedule.rounds) {
     MUSTER_RETURN_IF_ERROR(run_round(made, round));
@@ -94,7 +94,7 @@ Status MatrixUpdate::run(
 Status MatrixUpdate::run_round(const Step& step, const ExchangeRound& round) {
   place(step, round);
   fill_directions(step, round);
-  comm::Communicator& holders = step.region.holders();
+  comm::Communicator& holders = step.buffer.holders();
   MUSTER_RETURN_IF_ERROR(exchange(round.directions, buffers_, holders, step.deadline)
                              .context("bringing the parts of matrices together"));
   for (const Transfer& part : round.directions.receives) {
@@ -112,14 +112,14 @@ Status MatrixUpdate::run_round(const Step& step, const ExchangeRound& round) {
 }
 
 void MatrixUpdate::place(const Step& step, const ExchangeRound& round) {
-  const auto& tasks = step.region.plan().tasks;
+  const auto& tasks = step.buffer.plan().tasks;
   std::vector<std::size_t> computed;
   for (const std::size_t index : round.tasks) {
     if (computes(tasks[index], step.rank)) {
       computed.push_back(index);
     }
   }
-  sort_by_shape(computed, step.region.plan(), *routing_);
+  sort_by_shape(computed, step.buffer.plan(), *routing_);
   matrices_.clear();
   work_offset_.clear();
   std::size_t size = 0;
@@ -143,21 +143,22 @@ float* MatrixUpdate::in_work(std::size_t task, std::size_t begin) {
 }
 
 kernels::UpdateStep MatrixUpdate::step_for(
-    const Step& step, const RoutedParameter& parameter, const Shard& shard) const {
+    const Step& step, const RoutedParameter& parameter, const ShardState& shard) const {
   kernels::UpdateStep made = update_step(parameter, *options_, step.decision, step.step);
-  made.statistics = made.statistics && shard.piece.primary;
+  made.statistics = made.statistics && shard.range.primary;
   return made;
 }
 
 void MatrixUpdate::fill_directions(const Step& step, const ExchangeRound& round) {
-  // Worked out once, where the matrix is or else in the first place that sends it.
+  // Computed once: in the work buffer if this rank computes the matrix, else in the first send
+  // slot.
   std::map<std::size_t, float*> home;
   const auto place_of = [&](const Transfer& part) { return buffers_.send.data() + part.offset; };
   for (const Transfer& part : round.directions.sends) {
     home.emplace(part.task, place_of(part));
   }
   for (const std::size_t index : round.tasks) {
-    const MatrixTask& task = step.region.plan().tasks[index];
+    const MatrixTask& task = step.buffer.plan().tasks[index];
     const Fragment* fragment = fragment_of(task, step.rank);
     if (fragment == nullptr) {
       continue;
@@ -166,15 +167,15 @@ void MatrixUpdate::fill_directions(const Step& step, const ExchangeRound& round)
       home[index] = in_work(index, fragment->begin);
     }
     const RoutedParameter& parameter = routing_->parameters[task.parameter];
-    Shard& shard = *step.shard_of.at(task.parameter);
+    ShardState& shard = *step.shard_of.at(task.parameter);
     const kernels::UpdateStatistics part = update_direction(
         shard,
-        task.begin + fragment->begin - shard.piece.parameter_begin,
+        task.begin + fragment->begin - shard.range.parameter_begin,
         fragment->size,
         options_->muon,
         step_for(step, parameter, shard),
         home.at(index));
-    if (shard.piece.primary) {
+    if (shard.range.primary) {
       accumulate(
           step.statistics[static_cast<std::size_t>(parameter.group_index)], fragment->size, part);
     }
@@ -196,7 +197,7 @@ void MatrixUpdate::fill_results(const Step& /*step*/, const ExchangeRound& round
 }
 
 void MatrixUpdate::apply(const Step& step, const ExchangeRound& round) {
-  const auto& tasks = step.region.plan().tasks;
+  const auto& tasks = step.buffer.plan().tasks;
   for (const std::size_t index : round.tasks) {
     const Fragment* fragment = fragment_of(tasks[index], step.rank);
     if (fragment != nullptr && computes(tasks[index], step.rank)) {
@@ -213,7 +214,7 @@ void MatrixUpdate::apply(const Step& step, const ExchangeRound& round) {
 void MatrixUpdate::apply_fragment(
     const Step& step, const MatrixTask& task, const Fragment& fragment, const float* orthogonal) {
   const RoutedParameter& parameter = routing_->parameters[task.parameter];
-  Shard& shard = *step.shard_of.at(task.parameter);
+  ShardState& shard = *step.shard_of.at(task.parameter);
   const kernels::UpdateStep update = step_for(step, parameter, shard);
   const auto cols = static_cast<std::size_t>(parameter.cols);
   kernels::UpdateStatistics moved;
@@ -229,11 +230,11 @@ void MatrixUpdate::apply_fragment(
         continue;
       }
       const kernels::UpdateTensors tensors =
-          tensors_of(shard, task.begin + begin - shard.piece.parameter_begin, end - begin);
+          tensors_of(shard, task.begin + begin - shard.range.parameter_begin, end - begin);
       moved.add(apply_muon(tensors, update, scale, orthogonal + (begin - fragment.begin)));
     }
   }
-  if (shard.piece.primary) {
+  if (shard.range.primary) {
     accumulate(step.statistics[static_cast<std::size_t>(parameter.group_index)], 0, moved);
   }
 }

@@ -1,5 +1,5 @@
-// Muon's step over one region: momentum of every stored part, the parts brought together,
-// orthogonalised, brought back and applied.
+// Muon's step over one buffer: updates the momentum of every shard, collects the matrices,
+// orthogonalises them, returns the results and applies them.
 #pragma once
 
 #include "optimizer/src/storage/exchange.h"
@@ -16,29 +16,29 @@
 
 namespace muster::optimizer {
 
-// What one rank does in one step, in order.
+// Work of one rank in one step, in order.
 struct MatrixSchedule {
   std::vector<ExchangeRound> rounds;
-  double bytes{0};  // handed to other ranks
+  double bytes{0};  // sent to other ranks
   std::int64_t collectives{0};
 };
 
 // Rounds of the plan that move something, then this rank's own matrices, equal shapes together, in
 // rounds of about `round_elements`.
 [[nodiscard]] MatrixSchedule schedule_matrices(
-    const RegionPlan& plan, const Routing& routing, int rank, std::size_t round_elements);
+    const BufferPlan& plan, const Routing& routing, int rank, std::size_t round_elements);
 
-// Scratch memory and engine, shared by all regions of an optimizer.
+// Scratch memory and engine, shared by all buffers of an optimizer.
 class MatrixUpdate {
  public:
   MatrixUpdate(const Routing& routing, const OptimizerOptions& options);
 
-  // Collective over the region's holders where the schedule exchanges anything. `shards` are the
-  // region's, in the order of its pieces. An error is a lost peer.
+  // Collective over the buffer's holders where the schedule exchanges anything. `shards` are the
+  // buffer's, in the order of its plan. An error means a lost peer.
   [[nodiscard]] Status run(
-      const Region& region,
+      const ParamBuffer& buffer,
       const MatrixSchedule& schedule,
-      std::span<Shard> shards,
+      std::span<ShardState> shards,
       const StepDecision& decision,
       std::int64_t step,
       std::span<GroupUpdateStatistics> statistics,
@@ -47,10 +47,10 @@ class MatrixUpdate {
   [[nodiscard]] std::int64_t newton_schulz_calls() const { return orthogonaliser_.calls(); }
 
  private:
-  // What one step of one region works on.
+  // Arguments of one step on one buffer.
   struct Step {
-    const Region& region;
-    std::map<std::size_t, Shard*> shard_of;  // by parameter
+    const ParamBuffer& buffer;
+    std::map<std::size_t, ShardState*> shard_of;  // by parameter
     const StepDecision& decision;
     std::int64_t step;
     std::span<GroupUpdateStatistics> statistics;
@@ -66,10 +66,10 @@ class MatrixUpdate {
   void apply_fragment(
       const Step& step, const MatrixTask& task, const Fragment& fragment, const float* orthogonal);
 
-  // Without statistics for what another rank answers for.
+  // Without statistics if another rank is primary for the shard.
   [[nodiscard]] kernels::UpdateStep step_for(
-      const Step& step, const RoutedParameter& parameter, const Shard& shard) const;
-  // Where element `begin` of a matrix that is worked out here lies.
+      const Step& step, const RoutedParameter& parameter, const ShardState& shard) const;
+  // Address of element `begin` of a matrix that this rank computes.
   [[nodiscard]] float* in_work(std::size_t task, std::size_t begin);
 
   const Routing* routing_;

@@ -49,16 +49,19 @@ kernels::UpdateStep update_step(
 }
 
 kernels::UpdateStatistics update_elementwise(
-    Shard& shard, Rule rule, const OptimizerOptions& options, const kernels::UpdateStep& step) {
+    ShardState& shard,
+    Rule rule,
+    const OptimizerOptions& options,
+    const kernels::UpdateStep& step) {
   kernels::UpdateStatistics statistics;
-  for_each_slice(shard, 0, shard.piece.size, [&](std::size_t begin, std::size_t count) {
+  for_each_slice(shard, 0, shard.range.size, [&](std::size_t begin, std::size_t count) {
     statistics.add(update_slice(tensors_of(shard, begin, count), rule, options, step));
   });
   return statistics;
 }
 
 kernels::UpdateStatistics update_direction(
-    Shard& shard,
+    ShardState& shard,
     std::size_t begin,
     std::size_t count,
     const MuonOptions& options,

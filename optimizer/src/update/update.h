@@ -13,29 +13,28 @@
 
 namespace muster::optimizer {
 
-// What the kernels need of a step for one parameter. `step`: 1-based count of applied updates.
+// Kernel arguments of a step for one parameter. `step` is the 1-based count of applied updates.
 [[nodiscard]] kernels::UpdateStep update_step(
     const RoutedParameter& parameter,
     const OptimizerOptions& options,
     const StepDecision& decision,
     std::int64_t step);
 
-// A whole shard under any rule but Muon.
+// Updates a whole shard under any rule but Muon.
 [[nodiscard]] kernels::UpdateStatistics update_elementwise(
-    Shard& shard, Rule rule, const OptimizerOptions& options, const kernels::UpdateStep& step);
+    ShardState& shard, Rule rule, const OptimizerOptions& options, const kernels::UpdateStep& step);
 
 // Muon's first half on elements [begin, begin + count) of the shard: momentum, and the direction
 // [count].
 [[nodiscard]] kernels::UpdateStatistics update_direction(
-    Shard& shard,
+    ShardState& shard,
     std::size_t begin,
     std::size_t count,
     const MuonOptions& options,
     const kernels::UpdateStep& step,
     float* direction);
 
-// The states of a rule, by their names in a checkpoint ("adamw_m"); `first` and `second` say which
-// buffer of a shard it is.
+// A state of a rule, under its name in a checkpoint ("adamw_m"), in ShardState::first or ::second.
 struct StateKind {
   const char* name;
   bool is_second{false};

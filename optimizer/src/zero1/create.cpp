@@ -23,8 +23,8 @@ Expected<Routing> check_locally(
   return routing;
 }
 
-// The mover's own communicators, with the same ranks in the same order.
-Status split_for_mover(
+// Creates the communicators of the communication thread, with the same ranks in the same order.
+Status split_for_comm_thread(
     Zero1Setup& setup,
     comm::Communicator& world,
     comm::Communicator* expert_peers,
@@ -39,23 +39,24 @@ Status split_for_mover(
   return {};
 }
 
-Status make_regions(
+Status make_buffers(
     Zero1Setup& setup,
     comm::Communicator& world,
     comm::Communicator* expert_peers,
     Deadline deadline) {
   const auto& own = setup.communicators;
-  for (const RegionKey& key : region_keys(setup.routing)) {
+  for (const BufferKey& key : buffer_keys(setup.routing)) {
     const bool expert = key.placement == Placement::kExpert;
-    RegionCommunicators communicators{};
+    BufferCommunicators communicators{};
     communicators.memory = own.empty() ? &world : own.front().get();
     communicators.holders = expert ? expert_peers : &world;
     communicators.buckets = own.empty() ? communicators.holders : own[expert ? 1 : 0].get();
-    RegionPlan plan = plan_region(setup.routing, setup.options, key, communicators.holders->size());
+    BufferPlan plan = plan_buffer(setup.routing, setup.options, key, communicators.holders->size());
     MUSTER_ASSIGN_OR_RETURN(
-        Region region,
-        Region::create(std::move(plan), setup.routing, communicators, setup.options, deadline));
-    setup.regions.push_back(std::move(region));
+        ParamBuffer buffer,
+        ParamBuffer::create(
+            std::move(plan), setup.routing, communicators, setup.options, deadline));
+    setup.buffers.push_back(std::move(buffer));
   }
   return {};
 }
@@ -90,10 +91,10 @@ Expected<std::unique_ptr<Optimizer>> Optimizer::create(
     setup.expert_ranks = expert_peers->size();
   }
   if (setup.options.overlap) {
-    MUSTER_RETURN_IF_ERROR(split_for_mover(setup, world, expert_peers, deadline)
+    MUSTER_RETURN_IF_ERROR(split_for_comm_thread(setup, world, expert_peers, deadline)
                                .context("communicators of the optimizer's own"));
   }
-  MUSTER_RETURN_IF_ERROR(make_regions(setup, world, expert_peers, deadline));
+  MUSTER_RETURN_IF_ERROR(make_buffers(setup, world, expert_peers, deadline));
   std::unique_ptr<Optimizer> optimizer = std::make_unique<Zero1Optimizer>(std::move(setup));
   return optimizer;
 }

@@ -22,13 +22,13 @@
 
 namespace muster::optimizer {
 
-// What create() has set up, and who holds what.
+// State prepared by create(): routing, buffers and the ranks that hold them.
 struct Zero1Setup {
   Routing routing;
   OptimizerOptions options;
-  // With overlap: the mover's own, which must outlive the regions.
+  // Communicators of the communication thread (with overlap). Must outlive the buffers.
   std::vector<std::unique_ptr<comm::Communicator>> communicators;
-  std::vector<Region> regions;  // hold every parameter of `routing` exactly once
+  std::vector<ParamBuffer> buffers;  // hold every parameter of `routing` exactly once
   ExpertPosition expert_position;
   int world_size{1};
   int expert_ranks{1};  // that share each expert parameter
@@ -86,16 +86,16 @@ class Zero1Optimizer final : public Optimizer {
   }
 
  private:
-  // One region with what this rank stores of it.
+  // One buffer with this rank's shards of it.
   struct Part {
-    Region* region;
-    std::vector<Shard> shards;  // in the order of its pieces
+    ParamBuffer* buffer;
+    std::vector<ShardState> shards;  // in the order of the plan
     MatrixSchedule schedule;
     std::optional<AdaptiveClipper> clipper;
   };
 
-  void adopt(Region& region);
-  [[nodiscard]] Shard make_shard(const Region& region, const Piece& piece) const;
+  void adopt(ParamBuffer& buffer);
+  [[nodiscard]] ShardState make_shard(const ParamBuffer& buffer, const Shard& range) const;
   [[nodiscard]] Status apply_part(Part& part, const StepDecision& decision, Deadline deadline);
   void update_elements(Part& part, const StepDecision& decision);
   [[nodiscard]] Expected<std::size_t> checked_rows(const HeadScale& scale) const;
@@ -106,8 +106,8 @@ class Zero1Optimizer final : public Optimizer {
   std::vector<Parameter> parameters_;
   std::map<std::string, std::size_t, std::less<>> index_of_;
   std::vector<Part> parts_;
-  std::vector<Shard*> shard_of_;  // [parameters], null where this rank stores nothing of it
-  std::vector<bool> shaped_;      // [parameters], as saved
+  std::vector<ShardState*> shard_of_;  // [parameters], null without a shard on this rank
+  std::vector<bool> shaped_;           // [parameters], as saved
   MatrixUpdate matrices_;
   std::vector<GroupUpdateStatistics> update_statistics_;
   std::int64_t applied_steps_{0};
@@ -115,7 +115,7 @@ class Zero1Optimizer final : public Optimizer {
   std::int64_t reduce_collectives_{0};
   std::int64_t gather_collectives_{0};
   std::int64_t update_collectives_{0};
-  std::unique_ptr<RegionBuckets> buckets_;  // last: a thread of its own uses the regions
+  std::unique_ptr<BucketScheduler> buckets_;  // last: its thread uses the buffers
 };
 
 }  // namespace muster::optimizer

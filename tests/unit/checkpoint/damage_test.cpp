@@ -1,4 +1,4 @@
-// What is damaged is found and named, and an older checkpoint takes its place.
+// Damage is detected and named, and an older checkpoint is used instead.
 #include "tests/unit/checkpoint/fixture.h"
 
 #include <muster/common/hash.h>
@@ -153,7 +153,7 @@ TEST_F(Damage, NothingIntactIsNotFound) {
 }
 
 TEST_F(Damage, ANewerFormatAsksForAnUpgrade) {
-  // A manifest of version 2 with a matching hash of its own, as a newer muster would write it.
+  // A manifest of version 2 with a matching hash, as a newer muster would write it.
   const fs::path path = checkpoint_ / "MANIFEST.json";
   std::string text = read_bytes(path);
   text.replace(text.find("\"version\": 1"), 12, "\"version\": 2");

@@ -190,7 +190,7 @@ TEST_F(Faults, AKillAtAnyOperationLeavesTheOldOrTheNewCheckpoint) {
     if (!killed) {
       EXPECT_EQ(survivor, kNewStep);
     }
-    // What the dead process left does not disturb the next generation, which clears it away.
+    // Leftovers of the dead process do not disturb the next generation, which removes them.
     const auto next = allocate_generation(root_, "run");
     ASSERT_TRUE(next);
     generation_ = *next;

@@ -105,7 +105,7 @@ Status VolatileDisk::fsync_directory(const fs::path& path) {
       still_pending.push_back(change);
       continue;
     }
-    // What is pending inside a folder moves along with it.
+    // Pending changes inside a folder move along with it.
     for (NameChange& inside : still_pending) {
       inside.from = moved(inside.from, change);
       inside.to = moved(inside.to, change);

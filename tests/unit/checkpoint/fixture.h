@@ -1,5 +1,5 @@
-// What the checkpoint tests share: a folder that goes away, states that are easy to tell apart, and
-// the three calls that make a checkpoint.
+// Fixture of the checkpoint tests: a temporary folder, states that are easy to distinguish, and the
+// three calls that make a checkpoint.
 #pragma once
 
 #include "checkpoint/src/writer.h"

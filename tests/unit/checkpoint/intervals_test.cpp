@@ -1,4 +1,4 @@
-// Where pieces lie in a flattened tensor, and whether they tile it.
+// Intervals of pieces in a flattened tensor, and the check that they tile it.
 #include "checkpoint/src/intervals.h"
 
 #include <gtest/gtest.h>

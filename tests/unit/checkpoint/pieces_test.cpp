@@ -1,4 +1,4 @@
-// What N ranks wrote, read by M, through real files.
+// Checkpoints of N ranks, read by M, through real files.
 #include "tests/unit/checkpoint/fixture.h"
 
 #include <muster/checkpoint/pieces.h>
@@ -54,7 +54,7 @@ std::vector<Whole> make_model() {
       make_whole("none", "F32", {0, 4}, 4)};
 }
 
-// Where `ranks` cut `total` elements: somewhere, some parts empty.
+// Random cuts of `total` elements between `ranks`; some parts are empty.
 std::vector<std::int64_t> random_cuts(std::int64_t total, int ranks, Random& random) {
   std::vector<std::int64_t> cuts{0, total};
   for (int i = 1; i < ranks; ++i) {
@@ -115,7 +115,7 @@ class Resharding : public CheckpointTest {
   const Whole whole_ = make_whole("param/w", "F32", {20}, 4);
 };
 
-// What each of `ranks` reads of `source` when it cuts every tensor where it likes.
+// Bytes that each of `ranks` reads from `source` with random cuts of every tensor.
 std::vector<OwnedState> take_over(
     Pieces& source, const std::vector<Whole>& model, int ranks, Random& random) {
   std::vector<OwnedState> states(static_cast<std::size_t>(ranks));
@@ -278,7 +278,7 @@ TEST_F(Resharding, ElementsThatTwoRanksSavedAreNamed) {
   EXPECT_THAT(status.message(), HasSubstr("rank-1.safetensors"));
 }
 
-// A hole elsewhere in the tensor is everybody's: all ranks refuse alike.
+// All ranks refuse a tensor with a hole, wherever the hole is.
 TEST_F(Resharding, AHoleIsRefusedAlsoByARankThatDoesNotReadThere) {
   save_two(1, 7, 9, 20);
   const auto pieces = Pieces::open(folder_of(1, 1));

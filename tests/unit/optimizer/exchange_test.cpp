@@ -12,10 +12,10 @@
 namespace muster::optimizer {
 namespace {
 
-RegionPlan plan_of(const Routing& routing, const OptimizerOptions& options, int ranks) {
-  for (const RegionKey& key : region_keys(routing)) {
+BufferPlan plan_of(const Routing& routing, const OptimizerOptions& options, int ranks) {
+  for (const BufferKey& key : buffer_keys(routing)) {
     if (key.matrices) {
-      return plan_region(routing, options, key, ranks);
+      return plan_buffer(routing, options, key, ranks);
     }
   }
   return {};
@@ -36,7 +36,7 @@ class Exchange : public ::testing::TestWithParam<std::tuple<Layout, int>> {
   OptimizerOptions options_;
   int ranks_{1};
   Routing routing_;
-  RegionPlan plan_;
+  BufferPlan plan_;
 };
 
 INSTANTIATE_TEST_SUITE_P(
@@ -67,8 +67,8 @@ TEST_P(Exchange, EveryRankExpectsWhatItsPeersSend) {
   }
 }
 
-// What a computing rank has and what comes in is the whole matrix, each element once; and whoever
-// stores a part without computing it gets that part back.
+// The fragment of a computing rank and the fragments it receives form the whole matrix, each
+// element once; a rank that stores a fragment without computing gets that fragment back.
 TEST_P(Exchange, BringsWholeMatricesTogetherAndEveryPartBack) {
   for (int rank = 0; rank < ranks_; ++rank) {
     std::map<std::size_t, std::size_t> received;
@@ -101,7 +101,7 @@ TEST(RowShards, AnEmptyShardStillTakesPartInEveryExchange) {
   const auto routing = route({{"w", {18, 5}}}, options.routes);
   ASSERT_TRUE(routing.ok());
   // ceil(18 / 8) = 3 rows on six ranks, none on the last two.
-  const RegionPlan plan = plan_of(*routing, options, 8);
+  const BufferPlan plan = plan_of(*routing, options, 8);
   EXPECT_EQ(plan.tasks.front().fragments.size(), 6U);
   for (int rank = 0; rank < 8; ++rank) {
     const MatrixSchedule schedule = schedule_matrices(plan, *routing, rank, 1 << 20);
@@ -142,7 +142,7 @@ TEST(RowShards, ThousandsOfRanksAreScheduledQuickly) {
   }
   const auto routing = route(specs, options.routes);
   ASSERT_TRUE(routing.ok());
-  const RegionPlan plan = plan_of(*routing, options, 4096);
+  const BufferPlan plan = plan_of(*routing, options, 4096);
   const auto start = std::chrono::steady_clock::now();
   const MatrixSchedule schedule = schedule_matrices(plan, *routing, 7, 1 << 20);
   const auto elapsed = std::chrono::steady_clock::now() - start;

@@ -138,7 +138,7 @@ TEST(ZClip, ComesBeforeTheFixedLimit) {
   GuardState state{2.0, 1.0, 25, 1.0, 0, 0};
   const ClipDecision decision = clip(with_zclip(), 1.0, {12.0, 0.0, 0.0}, state);
   EXPECT_NEAR(decision.clipped_norm, 1.0, 1e-6);
-  // What it learns is its own bound: learning 1.0 would make every usual norm a spike.
+  // It learns its own bound: learning 1.0 would make every usual norm a spike.
   EXPECT_DOUBLE_EQ(state.zclip_mean, 0.97 * 2.0 + 0.03 * 2.625);
 }
 

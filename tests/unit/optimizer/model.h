@@ -147,7 +147,7 @@ inline void add_slice_gradients(Optimizer& optimizer, int step, int slice) {
   }
 }
 
-// What forward reads, in fp32.
+// The values that forward reads, in fp32.
 inline std::vector<std::vector<float>> values_of(Optimizer& optimizer) {
   std::vector<std::vector<float>> values;
   for (const Parameter& parameter : optimizer.parameters()) {

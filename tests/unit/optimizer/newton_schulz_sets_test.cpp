@@ -205,7 +205,7 @@ INSTANTIATE_TEST_SUITE_P(
         Threshold{"deepseek_v4", NewtonSchulzSet::kDeepSeekV4, 10, 1, 1.2637}),
     [](const auto& test) { return std::string{test.param.name}; });
 
-// What a rank-1 direction comes out as: its one singular value is exactly 1.
+// Image of a rank-1 direction, whose one singular value is exactly 1.
 TEST(NewtonSchulzSets, ARankOneDirectionComesOutAsDocumented) {
   const auto at_one = [](NewtonSchulzSet set, int steps, double safety = 1.01) {
     return map_singular_value(schedule_of(set, steps, safety), 1.0);
@@ -313,7 +313,7 @@ TEST(CheckCoefficients, NamesASingularValueAndWhatBecomesOfIt) {
   EXPECT_THAT(check_coefficients(kCubic5).message(), HasSubstr("a singular value of 1.003"));
 }
 
-// The refusals by name say where; this is where the figures come from.
+// Derives the figures that the refusals by name quote.
 TEST(CheckCoefficients, TheRefusedSetsBreakWhereTheirRefusalsSay) {
   EXPECT_GT(map_singular_value(kAol, 0.8836), 0);
   EXPECT_LT(map_singular_value(kAol, 0.8838), 0);

@@ -1,4 +1,4 @@
-// Buckets that move on a thread of their own.
+// Buckets whose collectives run on the communication thread.
 #include "optimizer/src/storage/comm_thread.h"
 #include "tests/unit/optimizer/model.h"
 
@@ -50,7 +50,7 @@ std::vector<std::vector<float>> train(
     set_initial_values(*optimizer);
     for (int step = 0; step < kSteps; ++step) {
       add_slice_gradients(*optimizer, step, world.rank());
-      // Every rank finishes its gradients in an order of its own.
+      // Every rank finishes its gradients in a different order.
       const auto seed = static_cast<std::uint64_t>(step * 100 + world.rank());
       for (const std::size_t index : ready_order(optimizer->parameters().size(), order, seed)) {
         optimizer->gradient_ready(index);
@@ -117,7 +117,7 @@ void expect_same_bits_over(bool gloo) {
         for (std::size_t index = optimizer->parameters().size(); index > 0; --index) {
           optimizer->gradient_ready(index - 1);
         }
-        // The agent's own collectives go on meanwhile.
+        // The agent runs its own collectives meanwhile.
         EXPECT_TRUE((*world)->barrier(soon()).ok());
         finish_step(*optimizer, decide(1.0, 0.01));
       }
@@ -184,7 +184,7 @@ TEST(OverlapGuard, MovesTheSameBytes) {
   });
 }
 
-// A parameter without a gradient on some ranks: they say nothing about it and must not hang.
+// Some ranks have no gradient for a parameter and never report it; they must not hang.
 TEST(OverlapGuard, AParameterWithoutGradientOnSomeRanksDesynchronisesNothing) {
   for (const bool overlap : {false, true}) {
     std::mutex mutex;
@@ -252,7 +252,7 @@ TEST(OverlapGuard, APeerThatNeverReducesEndsByTheDeadline) {
   });
 }
 
-// Going out of scope in the middle of a step frees the mover.
+// Destruction in the middle of a step stops the communication thread.
 TEST(OverlapGuard, EndsCleanlyWithGradientsUnderWay) {
   run_ranks(2, [](comm::Communicator& world) {
     OptimizerOptions options = small_options();
@@ -278,17 +278,17 @@ TEST(OverlapGuard, AGatheringUnderWayIsFinishedBeforeTheEnd) {
   });
 }
 
-TEST(Mover, RunsJobsInOrderAndStopsAtTheFirstError) {
+TEST(CommThread, RunsJobsInOrderAndStopsAtTheFirstError) {
   std::vector<int> ran;
-  Mover mover{[](std::string_view) {}};
+  CommThread comm_thread{[](std::string_view) {}};
   for (int job = 0; job < 4; ++job) {
-    mover.submit(true, [&ran, job] {
+    comm_thread.submit(true, [&ran, job] {
       ran.push_back(job);
       return job == 2 ? unavailable("job 2") : Status{};
     });
   }
-  EXPECT_TRUE(mover.wait(2, soon()).ok() || !ran.empty());
-  EXPECT_EQ(mover.wait(4, soon()).message(), "job 2");
+  EXPECT_TRUE(comm_thread.wait(2, soon()).ok() || !ran.empty());
+  EXPECT_EQ(comm_thread.wait(4, soon()).message(), "job 2");
   EXPECT_THAT(ran, ::testing::ElementsAre(0, 1, 2));
 }
 

@@ -1,4 +1,4 @@
-// The plan as a report: its figures against formulas worked out by hand.
+// The plan as a report: its figures against formulas derived by hand.
 #include "tests/unit/optimizer/layout/model.h"
 
 #include <muster/optimizer/plan.h>
@@ -213,7 +213,7 @@ TEST(Plan, CountsTheCollectivesOfAStep) {
   EXPECT_EQ(collectives(Layout::kWholeMatrices, 2), 2);
   EXPECT_EQ(collectives(Layout::kFlatRedundant, 2), 3);  // one exchange
   EXPECT_EQ(collectives(Layout::kFlatOwner, 2), 4);      // there and back
-  EXPECT_EQ(collectives(Layout::kRowShards, 2), 8);      // a segment per parameter
+  EXPECT_EQ(collectives(Layout::kRowShards, 2), 8);      // a bucket per parameter
   EXPECT_EQ(collectives(Layout::kReplicated, 2), 1);
   EXPECT_EQ(collectives(Layout::kRowShards, 1), 0);
 }
@@ -244,7 +244,7 @@ TEST(Plan, EightBitBlocksRestartWithEveryMatrixOfAStack) {
 TEST(Plan, AdaptiveClippingAddsUpTheNormsOfCutRows) {
   OptimizerOptions options = options_for(Layout::kWholeMatrices, Rule::kAdamW);
   options.clipping.agc.emplace();
-  // 3 rows of 1024 over 2 ranks: the cut at 1536 lies inside row 1. Two doubles, all-reduced.
+  // 3 rows of 1024 over 2 ranks: the cut at 1536 is inside row 1. Two doubles, all-reduced.
   const RankCost cost = reported({spec_of("w", {3, 1024})}, options, 2).of_rank(1);
   EXPECT_EQ(cost.traffic.agc, 2 * 0.5 * 2 * 8);
 }
@@ -267,12 +267,12 @@ TEST(Plan, MatchesTheRegionPlanThatRunsUse) {
     const std::vector<ParameterSpec> specs{
         spec_of("a", {61, 37}), spec_of("b", {5, 20, 20}), spec_of("c", {96, 16})};
     const RegionCost region = reported(specs, options, 7).regions.at(0);
-    const RegionPlan plan =
-        plan_region(route(specs, options.routes).value(), options, kMatrices, 7);
+    const BufferPlan plan =
+        plan_buffer(route(specs, options.routes).value(), options, kMatrices, 7);
     for (std::size_t rank = 0; rank < 7; ++rank) {
       std::size_t stored = 0;
-      for (const Piece& piece : plan.pieces[rank]) {
-        stored += piece.size;
+      for (const Shard& shard : plan.shards[rank]) {
+        stored += shard.size;
       }
       EXPECT_EQ(region.cost[rank].state_bytes, 4.0 * static_cast<double>(stored));
       EXPECT_DOUBLE_EQ(region.cost[rank].newton_schulz_flops, plan.newton_schulz_flops[rank]);

@@ -1,4 +1,4 @@
-// QK-clip through an optimizer: float weights, whoever owns the rows, and what is refused.
+// QK-clip through an optimizer: float weights, rows owned by any rank, and refusals.
 #include "tests/unit/optimizer/ranks.h"
 
 #include <muster/common/random.h>
@@ -125,8 +125,8 @@ std::vector<float> forward_values(const Parameter& parameter) {
   return values;
 }
 
-// Rows of a head may lie on several ranks, as fp32 masters and as 16-bit copies: both are scaled,
-// so that the next update, which rounds the master to the copy, does not undo the clip.
+// Rows of a head may be stored by several ranks, as fp32 masters and as 16-bit copies: both are
+// scaled, so that the next update, which rounds the master to the copy, does not undo the clip.
 TEST_P(QkClipOfMasters, ScalesMasterAndCopyAlikeInEveryLayout) {
   for (const int ranks : {1, 2, 3, 7}) {
     run_ranks(ranks, [ranks](comm::Communicator& world) {
@@ -232,8 +232,8 @@ TEST(QkClip, RefusesScalesThatDoNotFitAndChangesNothing) {
       return optimizer->scale_heads(scales).message();
     };
     EXPECT_THAT(refusal({"wz", 0, 1, 0.5}), HasSubstr("no parameter 'wz'"));
-    EXPECT_THAT(refusal({"wq", 3, 5, 0.5}), HasSubstr("[3, 5) do not lie in parameter 'wq'"));
-    EXPECT_THAT(refusal({"wq", 0, 1, 0.0}), HasSubstr("not a positive finite number"));
+    EXPECT_THAT(refusal({"wq", 3, 5, 0.5}), HasSubstr("[3, 5) must be inside parameter 'wq'"));
+    EXPECT_THAT(refusal({"wq", 0, 1, 0.0}), HasSubstr("must be positive and finite"));
     EXPECT_EQ(optimizer->find("wq")->value[0], 1.0F);
   });
 }
@@ -303,7 +303,7 @@ TEST_F(AttentionLayerCheck, RefusesParametersThatAreNotThereOrNotMatrices) {
 
 TEST_F(AttentionLayerCheck, RefusesRowsThatOverrunTheirProjection) {
   layer_.key_parameter = "wkv";
-  EXPECT_THAT(refusal(layer_), HasSubstr("rows [6, 9) of a head do not lie in parameter 'wkv'"));
+  EXPECT_THAT(refusal(layer_), HasSubstr("rows [6, 9) of a head must be inside parameter 'wkv'"));
 }
 
 TEST_F(AttentionLayerCheck, RefusesRowsThatNoHeadUses) {

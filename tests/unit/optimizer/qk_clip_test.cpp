@@ -1,4 +1,4 @@
-// QK-clip without an optimizer: logits are worked out again from the scaled weights, in double.
+// QK-clip without an optimizer: logits are recomputed from the scaled weights, in double.
 #include <muster/common/random.h>
 #include <muster/optimizer/qk_clip.h>
 
@@ -100,7 +100,7 @@ std::vector<double> random_tokens(Random& random) {
 struct RowPair {
   std::int64_t query{0};
   std::int64_t key{0};
-  bool shared_key{false};  // the key row lies in "wkr", which no layer names
+  bool shared_key{false};  // the key row is in "wkr", which no layer names
 };
 
 // The rows of each head, written out by hand per test rather than taken from the code under test.

@@ -1,4 +1,4 @@
-// State saved by N ranks in one layout goes on at M ranks in another as if nothing had happened.
+// State saved by N ranks in one layout continues identically on M ranks in another.
 #include "tests/unit/optimizer/state_store.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A checkpoint in memory: the pieces of all ranks put together, and a StateSource over them.
+// A checkpoint in memory: the merged pieces of all ranks, and a StateSource over them.
 #pragma once
 
 #include "tests/unit/optimizer/model.h"
@@ -15,7 +15,7 @@ namespace muster::optimizer {
 
 class StateStore final : public StateSource {
  public:
-  // Called by every rank. Pieces must lie within their global tensors and not on each other.
+  // Called by every rank. Pieces must be inside their global tensors and must not overlap.
   void save(Optimizer& optimizer) {
     const std::lock_guard lock{mutex_};
     for (const StateTensor& tensor : optimizer.state()) {

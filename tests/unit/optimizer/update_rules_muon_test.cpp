@@ -43,7 +43,7 @@ void step_with(
   optimizer.zero_gradients();
 }
 
-// Routes as the options say; every parameter replicated and fp32.
+// Routes from the options; every parameter replicated and fp32.
 OptimizerOptions all_to(Rule rule, double weight_decay) {
   OptimizerOptions options;
   options.routes = {{"*", rule, "all", weight_decay, 1.0}};

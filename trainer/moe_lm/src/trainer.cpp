@@ -42,7 +42,7 @@ class Trainer final : public TrainingLoop {
  private:
   Status create_optimizer();
   Status join_agent();
-  Status take_up();
+  Status resume();
   void set_attention(std::int64_t step);
   Status open_loss_log();
   Expected<double> forward_backward(std::int64_t batch_index);
@@ -124,7 +124,7 @@ Status Trainer::join_agent() {
   return {};
 }
 
-Status Trainer::take_up() {
+Status Trainer::resume() {
   state_.values[kCursor] = "0";
   state_.values[kDataOrder] = data_order();
   state_.on_verdict = [this](const agent::Verdict& verdict, const agent::ReducedLanes& lanes) {
@@ -201,7 +201,7 @@ Status Trainer::start() {
   }
   MUSTER_RETURN_IF_ERROR(create_optimizer());
   MUSTER_RETURN_IF_ERROR(join_agent());
-  MUSTER_RETURN_IF_ERROR(take_up());
+  MUSTER_RETURN_IF_ERROR(resume());
   MUSTER_RETURN_IF_ERROR(open_loss_log());
   if (setup_.on_joined) {
     setup_.on_joined(*agent_);

@@ -33,7 +33,8 @@ struct TensorPiece {
 };
 
 // Everything a rank saves: its pieces and small named values (rng counters, data cursor, schedule
-// constants, applied command ids, detector windows). Names are the caller's; all travel as strings.
+// constants, applied command ids, detector windows). The caller chooses the names; values are
+// strings.
 struct RankState {
   std::vector<TensorPiece> tensors;
   std::map<std::string, std::string> values;
@@ -51,11 +52,11 @@ struct WriterOptions {
 
 enum class SaveState : std::uint8_t { kIdle, kWriting, kPrepared, kFailed };
 
-// One rank's half of the commit protocol.
+// One rank's part of the commit protocol.
 //
-// Thread-safety: all calls from the training thread; a writer thread of its own does the I/O. The
-// training thread never waits for the disk: `begin` only copies (the snapshot), the rest polls.
-// Any I/O error turns the save into kFailed with the reason; training goes on.
+// Thread-safety: all calls from the training thread; an internal writer thread does the I/O. The
+// training thread never waits for the disk: `begin` only copies (the snapshot), the rest polls. Any
+// I/O error turns the save into kFailed with the reason; training continues.
 class Writer {
  public:
   [[nodiscard]] static Expected<std::unique_ptr<Writer>> create(WriterOptions options);
@@ -68,36 +69,36 @@ class Writer {
   virtual ~Writer() = default;  // Waits for the writer thread; an uncommitted save stays invisible.
 
   // Copies `state` to the host snapshot (hashes are taken of the snapshot) and starts writing
-  // checkpoint number `sequence` (>= 1, ascending, the same on all ranks) of `step`.
-  // kFailedPrecondition, and nothing changed, while another save is in flight, that is until it was
-  // committed, abandoned or has failed. Any other error (kResourceExhausted: less than 1.1 times
-  // the bytes are free; kInvalidArgument: a piece is wrong) fails the save: poll() says kFailed and
-  // active_sequence() names it until abandon() or the next begin().
+  // checkpoint number `sequence` (>= 1, ascending, the same on all ranks) of `step`. Returns
+  // kFailedPrecondition and changes nothing while another save is in flight, that is until it is
+  // committed, abandoned or failed. Any other error (kResourceExhausted: less than 1.1 times the
+  // bytes are free; kInvalidArgument: a piece is wrong) fails the save: poll() returns kFailed and
+  // active_sequence() its number until abandon() or the next begin().
   [[nodiscard]] virtual Status begin(
       std::int64_t sequence, StepIndex step, const RankState& state) = 0;
 
   [[nodiscard]] virtual SaveState poll() = 0;
-  // Highest sequence prepared by this rank; 0 when none. This is the verdict's lane.
+  // Highest sequence prepared by this rank, or zero. Input of the verdict.
   [[nodiscard]] virtual std::int64_t prepared_sequence() const = 0;
-  // The sequence in flight or failed, 0 when none. A commit ends it on every rank at once.
+  // The sequence in flight or failed, or zero. A commit ends it on every rank at once.
   [[nodiscard]] virtual std::int64_t active_sequence() const = 0;
   // Why the last save failed.
   [[nodiscard]] virtual Status last_error() const = 0;
 
-  // After the verdict said that every rank prepared `sequence`. Only the lowest rank writes:
+  // Call once the verdict has every rank prepared for `sequence`. Only the lowest rank writes:
   // manifest, rename, fsync, LATEST, retention, on the writer thread; `committed_sequence` follows.
   // `pin` keeps the checkpoint from retention. Re-checks the generation fence before the rename.
   // The next save may begin at once; a commit that fails on disk shows as kFailed (unless a newer
   // save is active), in last_error() and in committed_sequence(), which then stays.
   virtual void commit(std::int64_t sequence, bool pin) = 0;
-  // After the verdict said that some rank failed: removes this rank's files of `sequence`.
+  // Removes this rank's files of `sequence`, after a verdict that some rank failed.
   virtual void abandon(std::int64_t sequence) = 0;
-  // Lowest rank: highest sequence whose commit is durable. Others: highest they were told to
-  // commit.
+  // On the lowest rank, the highest sequence whose commit is durable; on others, the highest passed
+  // to commit().
   [[nodiscard]] virtual std::int64_t committed_sequence() const = 0;
 
-  // Blocks until the writer thread has nothing left to do: prepared, committed or abandoned, as
-  // told (used before exit, not in a step). The save's error when it failed, or kDeadlineExceeded.
+  // Blocks until the writer thread has no jobs left: everything is prepared, committed or abandoned
+  // (used before exit, not in a step). Returns the error of a failed save, or kDeadlineExceeded.
   [[nodiscard]] virtual Status wait(std::chrono::nanoseconds timeout) = 0;
 
   // Nanoseconds the last `begin` held the training thread, and the bytes it copied.
@@ -118,12 +119,12 @@ struct CheckpointInfo {
   Status validity;  // ok, or what is wrong with it (fast check: manifest, files, sizes).
 };
 
-// All directories of a run that claim to be checkpoints, newest step first; of one step the higher
-// generation first. Unfinished ".tmp" ones are not listed. kNotFound when the folder is missing.
+// All checkpoint directories of a run, valid or not, newest step first, higher generation first
+// within a step. Unfinished ".tmp" ones are not listed. kNotFound when the folder is missing.
 [[nodiscard]] Expected<std::vector<CheckpointInfo>> list(
     const std::filesystem::path& root, const std::string& run_id);
 
-// Hears, on the caller's thread, of bytes checked so far out of all in the checkpoint.
+// Called on the caller's thread with the bytes checked so far and the total of the checkpoint.
 using VerifyProgress =
     std::function<void(const std::string& file, std::int64_t bytes_done, std::int64_t bytes_total)>;
 
@@ -132,13 +133,13 @@ using VerifyProgress =
     const std::filesystem::path& checkpoint, const VerifyProgress& progress = {});
 
 // The newest checkpoint that passes `verify`, falling back to older ones; each rejected one is
-// reported in `rejected`. kNotFound when none is left.
+// reported in `rejected`. kNotFound when none passes.
 [[nodiscard]] Expected<CheckpointInfo> newest_verified(
     const std::filesystem::path& root,
     const std::string& run_id,
     std::vector<std::string>* rejected = nullptr);
 
-// What a checkpoint holds, without its data.
+// Description of a tensor in a checkpoint, without its data.
 struct TensorSummary {
   std::string name;
   std::string dtype;
@@ -167,7 +168,7 @@ struct CheckpointDetails {
 [[nodiscard]] Expected<Generation> allocate_generation(
     const std::filesystem::path& root, const std::string& run_id);
 
-// The generation now in force; 0 when the run has none yet.
+// The current generation, or zero if the run has none yet.
 [[nodiscard]] Expected<Generation> current_generation(
     const std::filesystem::path& root, const std::string& run_id);
 

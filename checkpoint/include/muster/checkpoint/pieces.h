@@ -1,5 +1,5 @@
-// A committed checkpoint as named global tensors, whatever the number of ranks that wrote it and
-// however they had cut them.
+// Reads a committed checkpoint as named global tensors, independent of the number of ranks that
+// wrote it and of their cuts.
 #pragma once
 
 #include <muster/common/expected.h>
@@ -16,13 +16,13 @@
 
 namespace muster::checkpoint {
 
-// What all ranks wrote of one checkpoint, read by ranges of whole tensors or by the pieces of one
-// rank. No byte is handed out whose piece does not match the hash that its rank took of it.
+// Tensors that all ranks wrote to one checkpoint, read by ranges of whole tensors or by the pieces
+// of one rank. Never returns a byte of a piece that does not match the hash taken by its rank.
 //
 // Memory: the records of all ranks, and a cache of whole pieces bounded by `cache_bytes`, so that
-// small reads from one piece do not read and hash it again. A piece that is wanted in full, or does
-// not fit in the cache, goes straight to the caller; of the latter each stretch of 4 MiB is hashed
-// when all of the piece is, so that later reads need, and check, only the stretches they touch.
+// small reads from one piece do not read and hash it again. A piece that is read in full, or does
+// not fit in the cache, goes straight to the caller. A piece that does not fit is hashed in chunks
+// of 4 MiB as well as in full, so that later reads need, and check, only the chunks they touch.
 //
 // Not thread-safe. Reads the folder only; files are open only during a call.
 class Pieces {
@@ -57,18 +57,18 @@ class Pieces {
   [[nodiscard]] virtual const std::filesystem::path& path() const = 0;
   [[nodiscard]] virtual StepIndex step() const = 0;
   [[nodiscard]] virtual Generation generation() const = 0;
-  // Ranks that wrote it, >= 1.
+  // Number of ranks that wrote it, >= 1.
   [[nodiscard]] virtual int world_size() const = 0;
 
   // Ascending.
   [[nodiscard]] virtual std::vector<std::string> names() const = 0;
   // Null when no rank saved such a tensor.
   [[nodiscard]] virtual const Tensor* find(const std::string& name) const = 0;
-  // The values of `rank`, which is below world_size().
+  // The values saved by `rank`, which must be below world_size().
   [[nodiscard]] virtual const std::map<std::string, std::string>& values(int rank) const = 0;
 
-  // Elements [begin, begin + out.size() / element size) of the flattened global tensor, from
-  // whichever pieces hold them. The pieces of all ranks must cover the tensor exactly once: a hole,
+  // Reads elements [begin, begin + out.size() / element size) of the flattened global tensor from
+  // the pieces that hold them. The pieces of all ranks must cover the tensor exactly once: a hole,
   // a range that two pieces hold, and damaged bytes are kDataLoss naming tensor, elements and file.
   // kNotFound for an unknown name, kInvalidArgument for a range outside the tensor or a part of an
   // element, kUnimplemented for a tensor with a piece that is not one run of the flattened tensor.
@@ -79,7 +79,7 @@ class Pieces {
   // --- one rank's own, for what every rank saves in full ---
   // Null when `rank` saved no such tensor.
   [[nodiscard]] virtual const Part* find_part(const std::string& name, int rank) const = 0;
-  // All bytes of that piece; out.size() is its byte count. Errors as read().
+  // Reads all bytes of that piece; out.size() must be its byte count. Errors as read().
   [[nodiscard]] virtual Status read_part(
       const std::string& name, int rank, std::span<std::byte> out) = 0;
 };

@@ -1,6 +1,6 @@
-// Decisions about the gradient of a step that every rank takes alike, from reduced numbers: how
-// much to clip, which loss scale to use next. Pure; the verdict calls them, and their state is
-// shared, small and saved with every checkpoint.
+// Clipping and loss-scale decisions, computed from reduced numbers so that every rank decides the
+// same. Pure functions called by the verdict; their state is small, shared by all ranks and saved
+// with every checkpoint.
 #pragma once
 
 #include <muster/common/expected.h>
@@ -33,7 +33,7 @@ struct ZClipOptions {
 struct AgcOptions {
   double factor{0.01};
   double epsilon{1e-3};
-  std::vector<std::string> groups;  // empty: all
+  std::vector<std::string> groups;  // an empty list clips all groups
 };
 
 struct ClippingOptions {
@@ -43,7 +43,7 @@ struct ClippingOptions {
 };
 
 // Dynamic loss scaling for fp16 parameters: the trainer multiplies the loss by scale(); gradients
-// are divided by it before anything looks at their norm.
+// are divided by it before their norm is taken.
 struct LossScaleOptions {
   double initial{65536.0};
   double growth{2.0};
@@ -71,15 +71,16 @@ struct GuardState {
 };
 
 struct ClipDecision {
-  double clip_factor{1.0};                 // of groups without a factor of their own
-  std::vector<double> group_clip_factors;  // [groups], clip_factor included; empty: all the same
-  double clipped_norm{0};                  // of the whole gradient after clipping
-  bool spike{false};                       // ZClip saw one
+  double clip_factor{1.0};  // for groups without an entry in group_clip_factors
+  std::vector<double>
+      group_clip_factors;  // [groups], clip_factor included; if empty, clip_factor applies to all
+  double clipped_norm{0};  // norm of the whole gradient after clipping
+  bool spike{false};       // ZClip saw one
 };
 
 // `group_norms` [groups]: L2 norms of the token-normalised, unscaled gradient; all finite. Global
-// clip: min(1, clip_norm / (norm + 1e-6)) over the groups that have no norm of their own. ZClip
-// learns only in steps that are applied.
+// clip: min(1, clip_norm / (norm + 1e-6)) over the groups without a GroupClip. ZClip learns only in
+// steps that are applied.
 [[nodiscard]] ClipDecision decide_clipping(
     const ClippingOptions& clipping,
     double clip_norm,
@@ -87,10 +88,10 @@ struct ClipDecision {
     std::span<const double> group_norms,
     GuardState& state);
 
-// The state of a run that begins with fp16 parameters; without any, the default state is right.
+// Initialises the state of a run with fp16 parameters. A run without any uses the default state.
 void start_loss_scale(const LossScaleOptions& options, GuardState& state);
 
-// After the verdict of a step: `overflow` when its gradients were not finite.
+// Call after the verdict of a step; `overflow` is true if its gradients were not finite.
 void update_loss_scale(const LossScaleOptions& options, bool overflow, GuardState& state);
 
 }  // namespace muster::optimizer

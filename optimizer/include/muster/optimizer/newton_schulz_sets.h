@@ -1,4 +1,4 @@
-// The coefficient tables behind NewtonSchulzSet, and what a schedule does to singular values.
+// Coefficient tables behind NewtonSchulzSet, and the effect of a schedule on singular values.
 #pragma once
 
 #include <muster/common/expected.h>
@@ -10,20 +10,20 @@
 namespace muster::optimizer {
 
 // {a, b, c} for each of options.newton_schulz_steps iterations. Keller and the classic cubic repeat
-// one triple, You cycles through its five, Polar Express goes on with its limit (1.875, -1.25,
-// 0.375), DeepSeek-V4 is eight of Keller's and then (2, -1.5, 0.5) for ever. Polar Express divides
+// one triple, You cycles through its five, Polar Express continues with its limit (1.875, -1.25,
+// 0.375), DeepSeek-V4 is eight of Keller's and then (2, -1.5, 0.5) repeated. Polar Express divides
 // by its safety factor on all but the limit: its raw table leaves no room for a norm that was
 // rounded down. `options` has passed validate.
 [[nodiscard]] std::vector<kernels::NewtonSchulzStep> newton_schulz_coefficients(
     const MuonOptions& options);
 
-// The scalar map of a whole schedule: what becomes of one singular value in [0, 1].
+// Applies a whole schedule to one singular value in [0, 1].
 [[nodiscard]] double map_singular_value(
     std::span<const kernels::NewtonSchulzStep> coefficients, double sigma);
 
-// kInvalidArgument, with the singular value and what becomes of it, when some sigma in (0, 1 +
-// 2^-8] comes out negative or above 1.5. A rank-1 direction has a singular value of exactly 1 after
-// Frobenius normalisation, and a rounded norm can put it a bf16 ulp above.
+// kInvalidArgument, naming the singular value and its image, when some sigma in (0, 1 + 2^-8] is
+// mapped below 0 or above 1.5. A rank-1 direction has a singular value of exactly 1 after Frobenius
+// normalisation, and a rounded norm can put it a bf16 ulp above.
 [[nodiscard]] Status check_coefficients(std::span<const kernels::NewtonSchulzStep> coefficients);
 
 }  // namespace muster::optimizer

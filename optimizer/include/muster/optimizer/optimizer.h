@@ -1,20 +1,21 @@
 // The ZeRO-1 optimizer: owns parameter and gradient storage, reduces gradients to their owner,
 // updates the local shard and gathers the new values.
 //
-// One step, in this order (the agent does it; `decide` in agent/ makes the decision):
-//   reduce_gradients()   reduce-scatter of every region
-//   local_statistics()   sums over the elements this rank owns, of raw gradients
+// One step, in this order (the agent runs it; `decide` in agent/ makes the decision):
+// reduce_gradients()   reduce-scatter of every bucket
+// local_statistics()   sums of raw gradients over the elements this rank owns
 //   [verdict over all ranks]
-//   apply(decision, ...) update of the local shard, or nothing at all when skipped
+// apply(decision, ...) update of the local shard; no change when skipped
 //   scale_heads(...)     QK-clip, after an applied update only
 //   gather_parameters()  all-gather
 //   zero_gradients()
 //
-// Layouts, regions and buckets: options.h and docs/concepts/zero1_layouts.md. The plan is a pure
-// function of the specs (plan.h), so all ranks compute the same; its hash is compared at creation.
+// Layouts, buffers and buckets: options.h and docs/concepts/zero1_layouts.md. The plan is a pure
+// function of the specs (plan.h), so all ranks compute the same one; its hash is compared at
+// creation.
 //
-// Thread-safety: none; the training thread owns it. With options.overlap a thread of its own runs
-// the collectives of buckets, on communicators of its own.
+// Thread-safety: none; the training thread owns it. With options.overlap, a communication thread
+// runs the collectives of buckets on separate communicators.
 #pragma once
 
 #include <muster/comm/communicator.h>
@@ -33,12 +34,12 @@
 
 namespace muster::optimizer {
 
-// Sums over the gradient elements this rank owns, before any scaling. SUM over ranks gives the
-// global value: every element is owned by exactly one rank.
+// Sums over the gradient elements this rank owns, before any scaling. Each element has exactly one
+// owner, so a SUM over ranks gives the global value.
 struct LocalStatistics {
   std::vector<double> squared_norm;  // [groups]
-  std::int64_t nonfinite_count{0};   // NaN and +-Inf gradients, this rank's *local* gradients
-                                     // before the reduction included.
+  std::int64_t nonfinite_count{0};   // NaN and +-Inf gradients, including those
+                                     // of this rank before the reduction.
 };
 
 // The part of a verdict that the optimizer obeys (agent::Verdict extends it). Identical on all
@@ -52,8 +53,8 @@ struct StepDecision {
   std::vector<double> group_clip_factors;  // [groups] replaces clip_factor unless empty
 };
 
-// One named piece of state for the checkpoint, contiguous in the row-major global tensor.
-// `global_shape`, `offset` say where it lies; flat pieces have rank 1.
+// A named piece of state for the checkpoint, contiguous in the row-major global tensor.
+// `global_shape` and `offset` give its position; flat pieces have rank 1.
 struct StateTensor {
   std::string name;   // e.g. "param/layers.0.attention.wq", "adamw_m/...", "muon_momentum/..."
   std::string dtype;  // safetensors name: "F32", "BF16", "U8"
@@ -63,8 +64,7 @@ struct StateTensor {
   std::span<std::byte> data;
 };
 
-// Where load_state reads from: a checkpoint of any number of ranks in any layout, or memory in
-// tests.
+// Source of load_state: a checkpoint of any number of ranks in any layout, or memory in tests.
 class StateSource {
  public:
   struct Tensor {
@@ -82,16 +82,16 @@ class StateSource {
   // Null when there is no such tensor or value.
   [[nodiscard]] virtual const Tensor* find(const std::string& name) = 0;
   [[nodiscard]] virtual const std::string* value(const std::string& key) = 0;
-  // Elements [begin, begin + n) of the flattened global tensor, n from out.size(). kDataLoss when
-  // they are damaged or not covered by any piece.
+  // Reads elements [begin, begin + n) of the flattened global tensor, n from out.size(). kDataLoss
+  // when they are damaged or not covered by any piece.
   [[nodiscard]] virtual Status read(
       const std::string& name, std::int64_t begin, std::span<std::byte> out) = 0;
-  // All names, to find tensors that have no place.
+  // All names, to find tensors that nothing loads.
   [[nodiscard]] virtual std::vector<std::string> names() = 0;
 };
 
-// What was moved by the last step, counted where it was handed to the communicator, in the ring
-// count of plan.h.
+// Bytes this rank sent in the last step, counted at the call of the communicator with the ring
+// formula of plan.h.
 struct MovedBytes {
   double reduce_scatter{0};
   double all_gather{0};
@@ -100,7 +100,7 @@ struct MovedBytes {
   std::int64_t collectives{0};
 };
 
-// Rows of a query or key projection that belong to one attention head, and the factor they get.
+// Rows of a query or key projection that belong to one attention head, and their factor.
 struct HeadScale {
   std::string parameter;  // [rows, cols], or a bias [rows]; rows grouped by head
   std::int64_t row_begin{0};
@@ -152,9 +152,10 @@ class Optimizer {
   virtual void zero_gradients() = 0;
 
   // --- overlap with forward and backward (options.overlap; without it these do nothing) ---
-  // The gradient of parameters()[index] is complete for this step. When that is so for all of a
-  // bucket, and for all buckets before it, its reduction starts. reduce_gradients starts the rest
-  // and waits for all. Local gradients are looked at for NaN before they move.
+  // Reports that the gradient of parameters()[index] is complete for this step. The reduction of a
+  // bucket starts once all its gradients, and those of all earlier buckets, are complete.
+  // reduce_gradients starts the rest and waits for all. Local gradients are checked for NaN before
+  // they move.
   virtual void gradient_ready(std::size_t index) = 0;
   // Starts gather_parameters in the background; then, before the values of parameters()[index] are
   // read, wait_gathered. gather_parameters waits for all.
@@ -162,27 +163,27 @@ class Optimizer {
   [[nodiscard]] virtual Status wait_gathered(std::size_t index, Deadline deadline) = 0;
 
   // Writes values [prod(shape)] of parameters()[index] on this rank, rounded to its dtype, and the
-  // owned part of the master in full. Same values on all ranks that hold it.
+  // owned part of the master in full precision. All ranks that hold it must pass the same values.
   [[nodiscard]] virtual Status set_values(std::size_t index, std::span<const float> values) = 0;
 
-  // [groups], of the last apply.
+  // [groups], from the last apply.
   [[nodiscard]] virtual std::span<const GroupUpdateStatistics> update_statistics() const = 0;
 
   // A 52-bit digest of all values of replicated parameters as this rank sees them: equal on all
   // ranks unless replicas diverged. 52 bits survive a double lane exactly.
   [[nodiscard]] virtual std::uint64_t replica_digest() const = 0;
 
-  // The pieces this rank saves: fp32 values or masters, and states in their storage type. Over all
-  // ranks every element is there exactly once, in every layout. Spans are valid for the optimizer's
-  // life and show its current state.
+  // The pieces this rank saves: fp32 values or masters, and states in their storage type. In every
+  // layout each element is saved by exactly one rank. Spans stay valid for the optimizer's life and
+  // show its current state.
   [[nodiscard]] virtual std::vector<StateTensor> state() = 0;
-  // What must travel with them: applied steps, momentum form and mu, rule of every parameter, 8-bit
-  // maps. The same on all ranks.
+  // Values saved beside the pieces: applied steps, momentum form and mu, rule of every parameter,
+  // 8-bit maps. The same on all ranks.
   [[nodiscard]] virtual std::map<std::string, std::string> state_values() const = 0;
-  // Takes up what state() and state_values() of any number of ranks in any layout saved: momentum
-  // is converted to this optimizer's form, states to their storage type here (bit for bit when the
-  // type is the same). Everything is checked before anything is touched; the error names parameter,
-  // shape and remedy. Not collective; gather_parameters must follow.
+  // Loads what state() and state_values() saved on any number of ranks in any layout. Momentum is
+  // converted to this optimizer's form, states to this optimizer's storage type (bit for bit when
+  // the type is the same). Everything is checked before anything is changed; the error names
+  // parameter, shape and remedy. Not collective; gather_parameters must follow.
   [[nodiscard]] virtual Status load_state(StateSource& source) = 0;
 
   // The layout as text for people (plan.h).

@@ -21,8 +21,8 @@
 
 namespace muster::optimizer {
 
-// Which rank stores and updates which part of a parameter (ZeRO-1), docs/concepts/zero1_layouts.md.
-// Elementwise rules are cut evenly in all of them but kReplicated; the layout is about Muon's
+// Distribution of parameters over ranks under ZeRO-1 (docs/concepts/zero1_layouts.md). Elementwise
+// rules are cut evenly in every layout but kReplicated; the layouts differ in how they treat Muon's
 // matrices.
 enum class Layout : std::uint8_t {
   // Matrices stay whole, dealt out by bin packing on Newton-Schulz cost. No communication inside
@@ -50,7 +50,7 @@ struct OptimizerOptions {
   AdamWOptions adamw;
   MuonOptions muon;
   ScheduleOptions schedule;
-  // Global gradient-norm clip, over the token-normalised gradient of all groups. 0: off.
+  // Global gradient-norm clip, over the token-normalised gradient of all groups. Zero disables it.
   double clip_norm{1.0};
 
   AdamOptions adam;
@@ -60,10 +60,10 @@ struct OptimizerOptions {
   LossScaleOptions loss_scale;  // used when a parameter is fp16
   Layout layout{Layout::kWholeMatrices};
   // Gradients are reduced and parameters gathered in buckets of whole parameters of about this
-  // size, last parameters first. 0: one bucket.
+  // size, last parameters first. Zero puts everything in one bucket.
   std::size_t bucket_bytes{std::size_t{32} << 20};
-  // Buckets move on a thread of the optimizer's own while backward and forward run: tell it with
-  // gradient_ready and wait with wait_gathered. Pays where a core is free for it.
+  // Moves buckets on a communication thread while backward and forward run: call gradient_ready for
+  // each gradient and wait_gathered before reading values. Pays where a core is free for it.
   bool overlap{false};
   // Directions exchanged at once in layouts that move matrices; bounds the scratch memory.
   std::size_t exchange_bytes{std::size_t{256} << 20};
@@ -71,11 +71,11 @@ struct OptimizerOptions {
   // 256 only with fp32 and bf16 states.
   std::int64_t cut_granularity{256};
   std::uint64_t seed{0};  // of stochastic rounding
-  // Where values and gradients of expert parameters get their memory: zeroed, 64-byte aligned,
-  // alive for the optimizer's life, e.g. of the symmetric heap that the experts' exchange reads
-  // through. Called in the same order with the same sizes (in bytes) on ranks that hold experts of
-  // the same shapes; parameters of one region lie in it one after the other, each on a multiple of
-  // 128 bytes. Empty: the communicator's memory.
+  // Allocator for values and gradients of expert parameters, e.g. the symmetric heap that the
+  // experts' exchange reads through. Memory must be zeroed, 64-byte aligned and outlive the
+  // optimizer. Called in the same order with the same sizes (in bytes) on ranks that hold experts
+  // of the same shapes; parameters of one buffer follow each other in it, each on a multiple of 128
+  // bytes. If empty, the communicator allocates.
   std::function<Expected<std::span<std::byte>>(std::size_t bytes)> expert_memory;
   bool statistics{true};  // GroupUpdateStatistics; off saves a few per cent of the update pass
 };

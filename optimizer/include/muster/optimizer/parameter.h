@@ -1,5 +1,5 @@
-// The parameters of a model as muster sees them: names, shapes, where their values and gradients
-// lie, and which update rule moves them.
+// Parameters of a model: names, shapes, memory of values and gradients, and the update rule of
+// each.
 #pragma once
 
 #include <muster/common/expected.h>
@@ -30,7 +30,7 @@ enum class Rule : std::uint8_t { kAdamW, kMuon, kSgd, kMomentum, kRmsProp, kAdam
 // that hold the same experts.
 enum class Placement : std::uint8_t { kReplicated, kExpert };
 
-// How the rows of a matrix fall into blocks that Muon orthogonalises each on its own. Empty: the
+// Division of the rows of a matrix into blocks that Muon orthogonalises separately. If empty, the
 // whole matrix is one block. `rows` is a pattern of row counts that `repeats` times fills the
 // matrix: sum(rows) * repeats = rows of the matrix.
 //   per head             rows {head_dim}, repeats = heads
@@ -53,8 +53,8 @@ struct ParameterSpec {
   std::string name{};                 // Unique, e.g. "layers.3.attention.wq".
   std::vector<std::int64_t> shape{};  // Local shape on this rank.
   Placement placement{Placement::kReplicated};
-  // What forward and backward read. A 16-bit parameter has an fp32 master in the owner's shard;
-  // gradients are fp32 in any case.
+  // Type that forward and backward read. A 16-bit parameter has an fp32 master in the owner's
+  // shard; gradients are always fp32.
   FloatType dtype{FloatType::kFloat32};
   MatrixBlocks blocks{};
 };

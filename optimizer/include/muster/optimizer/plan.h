@@ -1,5 +1,5 @@
-// The ZeRO-1 plan as a pure function of specs, options and rank counts: known before any run, equal
-// on all ranks, printable (`muster plan optimizer`).
+// The cost of a ZeRO-1 plan as a pure function of specs, options and rank counts: known before any
+// run, equal on all ranks, printed by `muster plan optimizer`.
 #pragma once
 
 #include <muster/optimizer/options.h>
@@ -11,7 +11,7 @@
 
 namespace muster::optimizer {
 
-// Bytes one rank sends per step. With rho = (N - 1) / N over the N ranks that hold a segment of n
+// Bytes one rank sends per step. With rho = (N - 1) / N over the N ranks that hold a bucket of n
 // elements (alignment padding included), whatever its counts:
 //   reduce-scatter  rho 4 n             gradients are fp32
 //   all-gather      rho b n             b bytes per element of the parameter's dtype
@@ -35,7 +35,8 @@ struct RankCost {
   StepTraffic traffic;
 };
 
-// One (placement, elementwise | matrices, dtype) part of the model.
+// Cost of one parameter buffer, which holds a (placement, elementwise | matrices, dtype) part of
+// the model.
 struct RegionCost {
   std::string name;  // e.g. "replicated matrices bf16"
   int ranks{1};      // that hold it

@@ -20,7 +20,7 @@ enum class AttentionKind : std::uint8_t { kMultiHead, kGroupedQuery, kMultiHeadL
 // all its queries and its key; clips innocent heads of the group too (Megatron-LM's choice).
 enum class GroupedClip : std::uint8_t { kPerHead, kGroupMinimum };
 
-// Where the heads of one attention layer live. Projections are [rows, in].
+// Positions of the heads of one attention layer. Projections are [rows, in].
 struct AttentionLayer {
   int layer{0};
   int heads{0};
@@ -31,15 +31,14 @@ struct AttentionLayer {
   AttentionKind kind{AttentionKind::kMultiHead};
   int key_heads{0};  // kGroupedQuery; divides heads
   GroupedClip grouped_clip{GroupedClip::kPerHead};
-  // A fused projection: the same name in both, and where the rows lie. Query head h begins at
-  // query_row_begin + (h / group) * group_stride + (h % group) * head_dim with group = heads /
-  // key_heads, key head g at key_row_begin + g * group_stride. group_stride 0: as if separate
-  // (group
-  // * head_dim for queries, head_dim for keys).
+  // For a fused projection, both parameters have the same name and the rows are given here. Query
+  // head h begins at query_row_begin + (h / group) * group_stride + (h % group) * head_dim with
+  // group = heads / key_heads, key head g at key_row_begin + g * group_stride. group_stride 0: as
+  // if separate (group * head_dim for queries, head_dim for keys).
   std::int64_t query_row_begin{0};
   std::int64_t key_row_begin{0};
   std::int64_t group_stride{0};
-  // 1-D parameters with one element per row of the projection; scaled with it. Empty: none.
+  // 1-D parameters with one element per row of the projection, scaled with it. Optional.
   std::string query_bias{};
   std::string key_bias{};
   // kMultiHeadLatent: query_parameter is W_uq, per head nope_dim rows and then rope_dim rows;

@@ -1,4 +1,4 @@
-// What holds in every layout.
+// Invariants of every layout.
 #include "tests/unit/optimizer/layout/model.h"
 
 #include <muster/common/random.h>
@@ -40,8 +40,8 @@ TEST(Layout, KeepsItsInvariantsForEveryLayoutAndAnyNumberOfRanks) {
         OptimizerOptions options = with_layout(layout, granularity);
         for (const std::size_t bucket : {std::size_t{0}, std::size_t{1}, std::size_t{4000}}) {
           options.bucket_bytes = bucket;
-          expect_sound(matrices, plan_region(matrices, options, kMatrices, ranks), granularity);
-          expect_sound(elements, plan_region(elements, options, kElementwise, ranks), granularity);
+          expect_sound(matrices, plan_buffer(matrices, options, kMatrices, ranks), granularity);
+          expect_sound(elements, plan_buffer(elements, options, kElementwise, ranks), granularity);
         }
       }
     }
@@ -71,7 +71,7 @@ TEST(Layout, KeepsItsInvariantsOnRandomModels) {
       OptimizerOptions options = with_layout(layout);
       options.bucket_bytes = random.below(20000);
       options.exchange_bytes = 1 + random.below(40000);
-      expect_sound(routing, plan_region(routing, options, kMatrices, ranks), 256);
+      expect_sound(routing, plan_buffer(routing, options, kMatrices, ranks), 256);
     }
   }
 }
@@ -79,10 +79,10 @@ TEST(Layout, KeepsItsInvariantsOnRandomModels) {
 TEST(Layout, GivesARegionWithoutParametersNoMemory) {
   const Routing routing = routed({{4, 4}}, Rule::kMuon);
   for (const Layout layout : kAllLayouts) {
-    const RegionPlan plan = plan_region(routing, with_layout(layout), kElementwise, 3);
+    const BufferPlan plan = plan_buffer(routing, with_layout(layout), kElementwise, 3);
     EXPECT_EQ(plan.size, 0U);
-    EXPECT_TRUE(plan.segments.empty());
-    EXPECT_EQ(plan.pieces.size(), 3U);
+    EXPECT_TRUE(plan.buckets.empty());
+    EXPECT_EQ(plan.shards.size(), 3U);
   }
 }
 
@@ -90,8 +90,8 @@ TEST(Layout, OneRankHasEverythingAndNothingMoves) {
   const Routing routing = routed(kMixed, Rule::kMuon);
   for (const Layout layout : kAllLayouts) {
     SCOPED_TRACE(to_string(layout));
-    const RegionPlan plan = plan_region(routing, with_layout(layout), kMatrices, 1);
-    EXPECT_EQ(plan.pieces[0].size(), kMixed.size());
+    const BufferPlan plan = plan_buffer(routing, with_layout(layout), kMatrices, 1);
+    EXPECT_EQ(plan.shards[0].size(), kMixed.size());
     EXPECT_TRUE(std::none_of(
         plan.tasks.begin(), plan.tasks.end(), [](const MatrixTask& task) { return task.moves; }));
     EXPECT_EQ(plan.round_ends, std::vector{plan.tasks.size()});
@@ -102,11 +102,11 @@ TEST(Layout, BucketsHoldWholeParametersOfAboutTheSizeAskedForLastParametersFirst
   const Routing routing = routed({{64, 64}, {64, 64}, {64, 64}, {8, 8}, {64, 64}}, Rule::kAdamW);
   OptimizerOptions options = with_layout(Layout::kWholeMatrices);
   options.bucket_bytes = 16384;  // one parameter of 64 x 64
-  const RegionPlan plan = plan_region(routing, options, kElementwise, 2);
-  ASSERT_EQ(plan.segments.size(), 4U);
-  EXPECT_EQ(plan.segments[0].parameters, std::vector<std::size_t>{4});
-  EXPECT_EQ(plan.segments[1].parameters, (std::vector<std::size_t>{2, 3}));
-  EXPECT_EQ(plan.segments[3].parameters, std::vector<std::size_t>{0});
+  const BufferPlan plan = plan_buffer(routing, options, kElementwise, 2);
+  ASSERT_EQ(plan.buckets.size(), 4U);
+  EXPECT_EQ(plan.buckets[0].parameters, std::vector<std::size_t>{4});
+  EXPECT_EQ(plan.buckets[1].parameters, (std::vector<std::size_t>{2, 3}));
+  EXPECT_EQ(plan.buckets[3].parameters, std::vector<std::size_t>{0});
 }
 
 TEST(Layout, SeparatesPlacementsRulesAndTypesIntoRegions) {
@@ -119,10 +119,10 @@ TEST(Layout, SeparatesPlacementsRulesAndTypesIntoRegions) {
   rules[0].pattern = "norm";
   rules[1] = {.pattern = "*", .rule = Rule::kMuon};
   const Routing routing = route(specs, rules).value();
-  const std::vector<RegionKey> keys = region_keys(routing);
+  const std::vector<BufferKey> keys = buffer_keys(routing);
   ASSERT_EQ(keys.size(), 4U);
-  for (const RegionKey& key : keys) {
-    const RegionPlan plan = plan_region(routing, with_layout(Layout::kWholeMatrices), key, 2);
+  for (const BufferKey& key : keys) {
+    const BufferPlan plan = plan_buffer(routing, with_layout(Layout::kWholeMatrices), key, 2);
     EXPECT_EQ(plan.placed.size(), 1U);
     EXPECT_EQ(plan.key, key);
   }
@@ -132,7 +132,7 @@ TEST(Layout, RoundsKeepWhatARankAssemblesWithinTheExchangeSize) {
   const Routing routing = routed(std::vector<Shape>(24, {32, 32}), Rule::kMuon);
   OptimizerOptions options = with_layout(Layout::kRowShards);
   options.exchange_bytes = 2 * 32 * 32 * sizeof(float);
-  const RegionPlan plan = plan_region(routing, options, kMatrices, 4);
+  const BufferPlan plan = plan_buffer(routing, options, kMatrices, 4);
   // 24 matrices, 4 owners, 2 at once each.
   EXPECT_EQ(plan.round_ends, (std::vector<std::size_t>{8, 16, 24}));
 }
@@ -141,7 +141,7 @@ TEST(Layout, AMatrixLargerThanTheExchangeSizeHasARoundToItself) {
   const Routing routing = routed(std::vector<Shape>(3, {32, 32}), Rule::kMuon);
   OptimizerOptions options = with_layout(Layout::kRowShards);
   options.exchange_bytes = 1;
-  const RegionPlan plan = plan_region(routing, options, kMatrices, 2);
+  const BufferPlan plan = plan_buffer(routing, options, kMatrices, 2);
   EXPECT_EQ(plan.round_ends, (std::vector<std::size_t>{2, 3}));
 }
 

@@ -7,21 +7,21 @@
 namespace muster::optimizer {
 namespace {
 
-bool replicated(const RegionPlan& plan) {
+bool replicated(const BufferPlan& plan) {
   return plan.layout == Layout::kReplicated;
 }
 
 // (1): how often every element is stored, and how often as a primary.
-void expect_each_element_once(const Routing& routing, const RegionPlan& plan) {
+void expect_each_element_once(const Routing& routing, const BufferPlan& plan) {
   for (const PlacedParameter& placed : plan.placed) {
     const std::size_t size = routing.parameters[placed.parameter].size;
     std::vector<int> stored(size, 0);
     std::vector<int> primary(size, 0);
-    for (const auto& pieces : plan.pieces) {
-      for (const Piece& piece : pieces) {
-        for (std::size_t i = 0; piece.parameter == placed.parameter && i < piece.size; ++i) {
-          stored[piece.parameter_begin + i] += 1;
-          primary[piece.parameter_begin + i] += piece.primary ? 1 : 0;
+    for (const auto& shards : plan.shards) {
+      for (const Shard& shard : shards) {
+        for (std::size_t i = 0; shard.parameter == placed.parameter && i < shard.size; ++i) {
+          stored[shard.parameter_begin + i] += 1;
+          primary[shard.parameter_begin + i] += shard.primary ? 1 : 0;
         }
       }
     }
@@ -31,49 +31,49 @@ void expect_each_element_once(const Routing& routing, const RegionPlan& plan) {
   }
 }
 
-// (2), and that pieces lie where their parameter does, in memory order.
-void expect_one_piece_each(const RegionPlan& plan) {
+// (2), and that shards lie where their parameter does, in memory order.
+void expect_one_piece_each(const BufferPlan& plan) {
   std::vector<std::size_t> begin_of(1000, 0);
   for (const PlacedParameter& placed : plan.placed) {
     begin_of.at(placed.parameter) = placed.begin;
   }
-  ASSERT_EQ(plan.pieces.size(), static_cast<std::size_t>(plan.ranks));
-  for (const auto& pieces : plan.pieces) {
+  ASSERT_EQ(plan.shards.size(), static_cast<std::size_t>(plan.ranks));
+  for (const auto& shards : plan.shards) {
     std::set<std::size_t> seen;
     std::size_t at = 0;
-    for (const Piece& piece : pieces) {
-      EXPECT_TRUE(seen.insert(piece.parameter).second) << "two pieces of " << piece.parameter;
-      EXPECT_EQ(piece.region_begin, begin_of[piece.parameter] + piece.parameter_begin);
-      EXPECT_GE(piece.region_begin, at);
-      EXPECT_GT(piece.size, 0U);
-      at = piece.region_begin + piece.size;
+    for (const Shard& shard : shards) {
+      EXPECT_TRUE(seen.insert(shard.parameter).second) << "two shards of " << shard.parameter;
+      EXPECT_EQ(shard.buffer_begin, begin_of[shard.parameter] + shard.parameter_begin);
+      EXPECT_GE(shard.buffer_begin, at);
+      EXPECT_GT(shard.size, 0U);
+      at = shard.buffer_begin + shard.size;
     }
   }
 }
 
-// (3), and that segments tile the region and give every rank exactly its pieces.
-void expect_segments_tile(const Routing& routing, const RegionPlan& plan) {
-  std::vector<const Segment*> by_begin;
-  for (const Segment& segment : plan.segments) {
-    by_begin.push_back(&segment);
+// (3), and that buckets tile the buffer and give every rank exactly its shards.
+void expect_segments_tile(const Routing& routing, const BufferPlan& plan) {
+  std::vector<const Bucket*> by_begin;
+  for (const Bucket& bucket : plan.buckets) {
+    by_begin.push_back(&bucket);
   }
-  std::sort(by_begin.begin(), by_begin.end(), [](const Segment* a, const Segment* b) {
+  std::sort(by_begin.begin(), by_begin.end(), [](const Bucket* a, const Bucket* b) {
     return a->begin < b->begin;
   });
   std::size_t at = 0;
   std::set<std::size_t> parameters;
-  for (const Segment* segment : by_begin) {
-    EXPECT_EQ(segment->begin, at);
-    at += segment->size;
+  for (const Bucket* bucket : by_begin) {
+    EXPECT_EQ(bucket->begin, at);
+    at += bucket->size;
     if (replicated(plan)) {
-      EXPECT_TRUE(segment->counts.empty());
+      EXPECT_TRUE(bucket->counts.empty());
     } else {
-      EXPECT_EQ(segment->counts.size(), static_cast<std::size_t>(plan.ranks));
+      EXPECT_EQ(bucket->counts.size(), static_cast<std::size_t>(plan.ranks));
       EXPECT_EQ(
-          std::accumulate(segment->counts.begin(), segment->counts.end(), std::size_t{0}),
-          segment->size);
+          std::accumulate(bucket->counts.begin(), bucket->counts.end(), std::size_t{0}),
+          bucket->size);
     }
-    for (const std::size_t parameter : segment->parameters) {
+    for (const std::size_t parameter : bucket->parameters) {
       EXPECT_TRUE(parameters.insert(parameter).second);
       const auto placed = std::find_if(
           plan.placed.begin(), plan.placed.end(), [&](const PlacedParameter& candidate) {
@@ -81,50 +81,50 @@ void expect_segments_tile(const Routing& routing, const RegionPlan& plan) {
           });
       ASSERT_NE(placed, plan.placed.end());
       EXPECT_EQ(placed->begin % kAlignmentElements, 0U);
-      EXPECT_GE(placed->begin, segment->begin);
-      EXPECT_LE(placed->begin + routing.parameters[parameter].size, segment->begin + segment->size);
+      EXPECT_GE(placed->begin, bucket->begin);
+      EXPECT_LE(placed->begin + routing.parameters[parameter].size, bucket->begin + bucket->size);
     }
   }
   EXPECT_EQ(at, plan.size);
   EXPECT_EQ(parameters.size(), plan.placed.size());
 }
 
-void expect_pieces_inside_counts(const RegionPlan& plan) {
-  for (std::size_t rank = 0; !replicated(plan) && rank < plan.pieces.size(); ++rank) {
-    for (const Piece& piece : plan.pieces[rank]) {
-      const auto segment =
-          std::find_if(plan.segments.begin(), plan.segments.end(), [&](const Segment& candidate) {
-            return piece.region_begin >= candidate.begin &&
-                   piece.region_begin < candidate.begin + candidate.size;
+void expect_pieces_inside_counts(const BufferPlan& plan) {
+  for (std::size_t rank = 0; !replicated(plan) && rank < plan.shards.size(); ++rank) {
+    for (const Shard& shard : plan.shards[rank]) {
+      const auto bucket =
+          std::find_if(plan.buckets.begin(), plan.buckets.end(), [&](const Bucket& candidate) {
+            return shard.buffer_begin >= candidate.begin &&
+                   shard.buffer_begin < candidate.begin + candidate.size;
           });
-      ASSERT_NE(segment, plan.segments.end());
+      ASSERT_NE(bucket, plan.buckets.end());
       const std::size_t begin = std::accumulate(
-          segment->counts.begin(),
-          segment->counts.begin() + static_cast<std::ptrdiff_t>(rank),
-          segment->begin);
-      EXPECT_GE(piece.region_begin, begin);
-      EXPECT_LE(piece.region_begin + piece.size, begin + segment->counts[rank]);
+          bucket->counts.begin(),
+          bucket->counts.begin() + static_cast<std::ptrdiff_t>(rank),
+          bucket->begin);
+      EXPECT_GE(shard.buffer_begin, begin);
+      EXPECT_LE(shard.buffer_begin + shard.size, begin + bucket->counts[rank]);
     }
   }
 }
 
 // (4).
-void expect_legal_cuts(const Routing& routing, const RegionPlan& plan, std::int64_t granularity) {
-  for (const auto& pieces : plan.pieces) {
-    for (const Piece& piece : pieces) {
-      const RoutedParameter& parameter = routing.parameters[piece.parameter];
+void expect_legal_cuts(const Routing& routing, const BufferPlan& plan, std::int64_t granularity) {
+  for (const auto& shards : plan.shards) {
+    for (const Shard& shard : shards) {
+      const RoutedParameter& parameter = routing.parameters[shard.parameter];
       const bool rows = plan.layout == Layout::kRowShards && plan.key.matrices &&
                         parameter.state_type != StateType::kInt8Block;
       const std::size_t step =
           rows ? static_cast<std::size_t>(parameter.cols) : static_cast<std::size_t>(granularity);
-      EXPECT_EQ(piece.parameter_begin % parameter.unit % step, 0U);
-      const std::size_t end = piece.parameter_begin + piece.size;
+      EXPECT_EQ(shard.parameter_begin % parameter.unit % step, 0U);
+      const std::size_t end = shard.parameter_begin + shard.size;
       EXPECT_TRUE(end % parameter.unit == 0 || end % parameter.unit % step == 0U);
     }
   }
 }
 
-void expect_fragments_cover(const RegionPlan& plan, const MatrixTask& task) {
+void expect_fragments_cover(const BufferPlan& plan, const MatrixTask& task) {
   std::size_t at = 0;
   for (const Fragment& fragment : task.fragments) {
     EXPECT_GT(fragment.size, 0U);
@@ -134,11 +134,11 @@ void expect_fragments_cover(const RegionPlan& plan, const MatrixTask& task) {
     }
     EXPECT_EQ(fragment.begin, at);
     at += fragment.size;
-    const auto& pieces = plan.pieces.at(static_cast<std::size_t>(fragment.rank));
-    const bool stored = std::any_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
-      return piece.parameter == task.parameter &&
-             piece.parameter_begin <= task.begin + fragment.begin &&
-             piece.parameter_begin + piece.size >= task.begin + fragment.begin + fragment.size;
+    const auto& shards = plan.shards.at(static_cast<std::size_t>(fragment.rank));
+    const bool stored = std::any_of(shards.begin(), shards.end(), [&](const Shard& shard) {
+      return shard.parameter == task.parameter &&
+             shard.parameter_begin <= task.begin + fragment.begin &&
+             shard.parameter_begin + shard.size >= task.begin + fragment.begin + fragment.size;
     });
     EXPECT_TRUE(stored) << "rank " << fragment.rank << " does not store its fragment";
   }
@@ -147,7 +147,7 @@ void expect_fragments_cover(const RegionPlan& plan, const MatrixTask& task) {
   }
 }
 
-void expect_sound_tasks(const Routing& routing, const RegionPlan& plan) {
+void expect_sound_tasks(const Routing& routing, const BufferPlan& plan) {
   std::size_t matrices = 0;
   for (const PlacedParameter& placed : plan.placed) {
     matrices += routing.parameters[placed.parameter].matrices;
@@ -178,7 +178,7 @@ std::size_t missing_elements(const MatrixTask& task) {
   return missing;
 }
 
-void expect_sound(const Routing& routing, const RegionPlan& plan, std::int64_t granularity) {
+void expect_sound(const Routing& routing, const BufferPlan& plan, std::int64_t granularity) {
   expect_each_element_once(routing, plan);
   expect_one_piece_each(plan);
   expect_segments_tile(routing, plan);

@@ -13,8 +13,8 @@ namespace muster::optimizer {
 
 using Shape = std::vector<std::int64_t>;
 
-inline constexpr RegionKey kMatrices{Placement::kReplicated, true, FloatType::kFloat32};
-inline constexpr RegionKey kElementwise{Placement::kReplicated, false, FloatType::kFloat32};
+inline constexpr BufferKey kMatrices{Placement::kReplicated, true, FloatType::kFloat32};
+inline constexpr BufferKey kElementwise{Placement::kReplicated, false, FloatType::kFloat32};
 
 inline constexpr Layout kAllLayouts[] = {
     Layout::kWholeMatrices,
@@ -43,7 +43,7 @@ inline Routing routed(
 
 // Fails the test where a plan breaks an invariant; `granularity` as in the options it was made
 // with.
-void expect_sound(const Routing& routing, const RegionPlan& plan, std::int64_t granularity);
+void expect_sound(const Routing& routing, const BufferPlan& plan, std::int64_t granularity);
 
 // Elements of a task that its computing ranks lack.
 [[nodiscard]] std::size_t missing_elements(const MatrixTask& task);

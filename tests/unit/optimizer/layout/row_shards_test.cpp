@@ -6,47 +6,47 @@
 namespace muster::optimizer {
 namespace {
 
-RegionPlan planned(const Routing& routing, int ranks) {
+BufferPlan planned(const Routing& routing, int ranks) {
   OptimizerOptions options;
   options.layout = Layout::kRowShards;
-  return plan_region(routing, options, kMatrices, ranks);
+  return plan_buffer(routing, options, kMatrices, ranks);
 }
 
-std::vector<std::size_t> stored(const RegionPlan& plan) {
+std::vector<std::size_t> stored(const BufferPlan& plan) {
   std::vector<std::size_t> sizes;
-  for (const auto& pieces : plan.pieces) {
-    sizes.push_back(pieces.empty() ? 0 : pieces[0].size);
+  for (const auto& shards : plan.shards) {
+    sizes.push_back(shards.empty() ? 0 : shards[0].size);
   }
   return sizes;
 }
 
 TEST(RowShards, EveryRankHasTheCeilingOfRowsOverRanksAndTheLastOnesTheRest) {
   // 18 rows over 8 ranks is the shape that once hung an all-to-all: 3 each, and nothing for two.
-  const RegionPlan plan = planned(routed({{18, 64}}, Rule::kMuon), 8);
+  const BufferPlan plan = planned(routed({{18, 64}}, Rule::kMuon), 8);
   EXPECT_EQ(stored(plan), (std::vector<std::size_t>{192, 192, 192, 192, 192, 192, 0, 0}));
 }
 
 TEST(RowShards, AnEmptyShardStillHasAPlaceInEveryExchange) {
-  const RegionPlan plan = planned(routed({{18, 64}}, Rule::kMuon), 8);
-  EXPECT_EQ(plan.segments.at(0).counts.size(), 8U);
-  EXPECT_EQ(plan.segments.at(0).counts[7], 0U);
+  const BufferPlan plan = planned(routed({{18, 64}}, Rule::kMuon), 8);
+  EXPECT_EQ(plan.buckets.at(0).counts.size(), 8U);
+  EXPECT_EQ(plan.buckets.at(0).counts[7], 0U);
 }
 
 TEST(RowShards, EightBitStatesMoveTheCutToABlockBoundary) {
   // 100 rows of 48: a block of 256 elements and a row end together every 16 rows.
-  const RegionPlan plan = planned(routed({{100, 48}}, Rule::kMuon, StateType::kInt8Block), 3);
+  const BufferPlan plan = planned(routed({{100, 48}}, Rule::kMuon, StateType::kInt8Block), 3);
   EXPECT_EQ(stored(plan), (std::vector<std::size_t>{48 * 48, 48 * 48, 4 * 48}));
 }
 
 TEST(RowShards, AStackIsDealtOutByWholeMatrices) {
-  const RegionPlan plan = planned(routed({{5, 6, 7}}, Rule::kMuon), 3);
+  const BufferPlan plan = planned(routed({{5, 6, 7}}, Rule::kMuon), 3);
   EXPECT_EQ(stored(plan), (std::vector<std::size_t>{84, 84, 42}));
   EXPECT_TRUE(std::none_of(
       plan.tasks.begin(), plan.tasks.end(), [](const MatrixTask& task) { return task.moves; }));
 }
 
 TEST(RowShards, OwnersAreDealtOutEvenlyByWork) {
-  const RegionPlan plan = planned(routed(std::vector<Shape>(12, {32, 32}), Rule::kMuon), 4);
+  const BufferPlan plan = planned(routed(std::vector<Shape>(12, {32, 32}), Rule::kMuon), 4);
   for (const double flops : plan.newton_schulz_flops) {
     EXPECT_EQ(flops, plan.newton_schulz_flops[0]);
   }
@@ -56,27 +56,27 @@ TEST(RowShards, OwnersAreDealtOutEvenlyByWork) {
 }
 
 TEST(RowShards, AMatrixThatLiesOnOneRankStaysThere) {
-  const RegionPlan plan = planned(routed({{1, 512}, {64, 64}}, Rule::kMuon), 4);
+  const BufferPlan plan = planned(routed({{1, 512}, {64, 64}}, Rule::kMuon), 4);
   EXPECT_EQ(plan.tasks[0].computing, std::vector<int>{0});
   EXPECT_FALSE(plan.tasks[0].moves);
 }
 
 TEST(RowShards, EveryParameterIsASegmentForItsShardsAreNeighboursOnlyInItself) {
-  const RegionPlan plan = planned(routed({{8, 8}, {8, 8}, {4, 8, 8}}, Rule::kMuon), 2);
-  ASSERT_EQ(plan.segments.size(), 3U);
-  EXPECT_EQ(plan.segments[0].parameters, std::vector<std::size_t>{2});
+  const BufferPlan plan = planned(routed({{8, 8}, {8, 8}, {4, 8, 8}}, Rule::kMuon), 2);
+  ASSERT_EQ(plan.buckets.size(), 3U);
+  EXPECT_EQ(plan.buckets[0].parameters, std::vector<std::size_t>{2});
 }
 
 TEST(ReplicatedLayout, EveryRankHasEverythingAndOneAnswersForIt) {
   OptimizerOptions options;
   options.layout = Layout::kReplicated;
   const Routing routing = routed({{64, 64}, {32, 64}, {32, 64}}, Rule::kMuon);
-  const RegionPlan plan = plan_region(routing, options, kMatrices, 2);
+  const BufferPlan plan = plan_buffer(routing, options, kMatrices, 2);
   std::vector<std::size_t> answered(2, 0);
   for (std::size_t rank = 0; rank < 2; ++rank) {
-    ASSERT_EQ(plan.pieces[rank].size(), 3U);
-    for (const Piece& piece : plan.pieces[rank]) {
-      answered[rank] += piece.primary ? piece.size : 0;
+    ASSERT_EQ(plan.shards[rank].size(), 3U);
+    for (const Shard& shard : plan.shards[rank]) {
+      answered[rank] += shard.primary ? shard.size : 0;
     }
   }
   EXPECT_EQ(answered, std::vector<std::size_t>(2, 4096));

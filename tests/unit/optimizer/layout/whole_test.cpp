@@ -9,13 +9,13 @@
 namespace muster::optimizer {
 namespace {
 
-RegionPlan planned(const Routing& routing, int ranks, std::size_t bucket_bytes = 0) {
+BufferPlan planned(const Routing& routing, int ranks, std::size_t bucket_bytes = 0) {
   OptimizerOptions options;
   options.bucket_bytes = bucket_bytes;
-  return plan_region(routing, options, kMatrices, ranks);
+  return plan_buffer(routing, options, kMatrices, ranks);
 }
 
-double fullest(const RegionPlan& plan) {
+double fullest(const BufferPlan& plan) {
   return *std::max_element(plan.newton_schulz_flops.begin(), plan.newton_schulz_flops.end());
 }
 
@@ -74,8 +74,7 @@ TEST(WholeMatrices, LoadIsWithinGrahamsBoundOfTheBestPossible) {
     }
     const int ranks = 1 + static_cast<int>(random.below(4));
     const double bound = 4.0 / 3.0 - 1.0 / (3.0 * ranks);
-    // Whole stacks are kept within 1.1 of the lower bound, which may lie above 4/3 - 1/3 for 1
-    // rank.
+    // Whole stacks are kept within 1.1 of the lower bound, which may exceed 4/3 - 1/3 for 1 rank.
     EXPECT_LE(
         fullest(planned(routing, ranks)),
         std::max(bound, kWholeStackSlack) * best_possible(costs, ranks) * (1 + 1e-12));
@@ -97,9 +96,9 @@ TEST(WholeMatrices, CountsTheBlocksOfAMatrixAndNotTheWhole) {
 
 TEST(WholeMatrices, ABucketIsOneSegmentOrderedByOwner) {
   const Routing routing = routed(std::vector<Shape>(12, {16, 16}), Rule::kMuon);
-  const RegionPlan plan = planned(routing, 3);
-  ASSERT_EQ(plan.segments.size(), 1U);
-  EXPECT_EQ(plan.segments[0].counts, std::vector<std::size_t>(3, 4 * 256));
+  const BufferPlan plan = planned(routing, 3);
+  ASSERT_EQ(plan.buckets.size(), 1U);
+  EXPECT_EQ(plan.buckets[0].counts, std::vector<std::size_t>(3, 4 * 256));
   std::vector<int> owners;
   for (const MatrixTask& task : plan.tasks) {
     owners.push_back(task.computing.at(0));
@@ -109,40 +108,39 @@ TEST(WholeMatrices, ABucketIsOneSegmentOrderedByOwner) {
 
 TEST(WholeMatrices, BucketsKeepParametersWholeAndMayBeUneven) {
   const Routing routing = routed({{16, 16}, {64, 64}, {16, 16}}, Rule::kMuon);
-  const RegionPlan plan = planned(routing, 2, 1);
-  ASSERT_EQ(plan.segments.size(), 3U);
-  EXPECT_EQ(plan.segments[1].parameters, std::vector<std::size_t>{1});
-  EXPECT_EQ(
-      *std::max_element(plan.segments[1].counts.begin(), plan.segments[1].counts.end()), 4096U);
+  const BufferPlan plan = planned(routing, 2, 1);
+  ASSERT_EQ(plan.buckets.size(), 3U);
+  EXPECT_EQ(plan.buckets[1].parameters, std::vector<std::size_t>{1});
+  EXPECT_EQ(*std::max_element(plan.buckets[1].counts.begin(), plan.buckets[1].counts.end()), 4096U);
 }
 
 TEST(WholeMatrices, KeepsStacksWholeAndInOneCollectiveWhenThatIsBalanced) {
   const Routing routing = routed(std::vector<Shape>(4, {4, 8, 8}), Rule::kMuon);
-  EXPECT_EQ(planned(routing, 2).segments.size(), 1U);
+  EXPECT_EQ(planned(routing, 2).buckets.size(), 1U);
 }
 
 TEST(WholeMatrices, SplitsAStackBetweenMatricesWhenItWouldOverloadItsOwner) {
   const Routing routing = routed({{4, 8, 8}}, Rule::kMuon);
-  const RegionPlan plan = planned(routing, 2);
-  EXPECT_EQ(plan.pieces[0].at(0).size, 128U);
-  EXPECT_EQ(plan.pieces[1].at(0).parameter_begin, 128U);
+  const BufferPlan plan = planned(routing, 2);
+  EXPECT_EQ(plan.shards[0].at(0).size, 128U);
+  EXPECT_EQ(plan.shards[1].at(0).parameter_begin, 128U);
 }
 
 TEST(WholeMatrices, ASplitStackIsASegmentOfItsOwn) {
   const Routing routing = routed({{64, 64}, {5, 64, 64}, {64, 64}}, Rule::kMuon);
-  const RegionPlan plan = planned(routing, 7);
+  const BufferPlan plan = planned(routing, 7);
   const auto stack =
-      std::find_if(plan.segments.begin(), plan.segments.end(), [](const Segment& segment) {
-        return segment.parameters == std::vector<std::size_t>{1};
+      std::find_if(plan.buckets.begin(), plan.buckets.end(), [](const Bucket& bucket) {
+        return bucket.parameters == std::vector<std::size_t>{1};
       });
-  ASSERT_NE(stack, plan.segments.end());
+  ASSERT_NE(stack, plan.buckets.end());
   EXPECT_EQ(stack->size, 5U * 64 * 64);
 }
 
 TEST(WholeMatrices, GivesNothingToRanksBeyondTheNumberOfMatrices) {
   const Routing routing = routed({{4, 4}, {6, 6}}, Rule::kMuon);
-  const RegionPlan plan = planned(routing, 5);
-  EXPECT_TRUE(plan.pieces[4].empty());
+  const BufferPlan plan = planned(routing, 5);
+  EXPECT_TRUE(plan.shards[4].empty());
   EXPECT_EQ(plan.newton_schulz_flops[4], 0.0);
 }
 

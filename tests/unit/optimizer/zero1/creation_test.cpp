@@ -98,7 +98,7 @@ TEST(Zero1Creation, DescribesEveryRegionOfThePlan) {
   });
 }
 
-// Cache lines of its own for every request, as a symmetric heap would hand them out.
+// Allocates every request on separate cache lines, as a symmetric heap does.
 class GivenMemory {
  public:
   [[nodiscard]] Expected<std::span<std::byte>> allocate(std::size_t bytes) {

@@ -46,7 +46,7 @@ Outcome train(int ranks, const std::vector<ParameterSpec>& specs, const Optimize
   return outcome;
 }
 
-// One rank with whole matrices, worked out once.
+// One rank with whole matrices, computed once.
 const std::vector<std::vector<float>>& values_alone() {
   static const auto values =
       train(1, uneven_model(), uneven_options(Layout::kWholeMatrices)).values;
@@ -78,12 +78,12 @@ TEST_P(EveryLayout, OrthogonalisesEveryBlockOncePerStep) {
   const OptimizerOptions options = uneven_options(layout);
   std::int64_t expected = kReplicatedBlocks + kExpertBlocks;
   if (layout == Layout::kReplicated || layout == Layout::kFlatRedundant) {
-    // Once per rank that needs it: the plan says how often that is.
+    // Once per rank that needs it, as counted in the plan.
     const auto routing = route(uneven_model(), options.routes);
     ASSERT_TRUE(routing.ok());
     expected = 0;
-    for (const RegionKey& key : region_keys(*routing)) {
-      for (const MatrixTask& task : plan_region(*routing, options, key, ranks).tasks) {
+    for (const BufferKey& key : buffer_keys(*routing)) {
+      for (const MatrixTask& task : plan_buffer(*routing, options, key, ranks).tasks) {
         expected += static_cast<std::int64_t>(
             task.computing.size() * routing->parameters[task.parameter].blocks.size());
       }
@@ -102,9 +102,8 @@ INSTANTIATE_TEST_SUITE_P(
              std::to_string(std::get<1>(one.param));
     });
 
-// What a layout that orthogonalised its shards alone would do: the comparison above must be able
-// to see it. Section 7 of the reference: 256^2 in two halves differs by 0.528, with a cosine of
-// 0.857.
+// A layout that orthogonalised its shards separately: the comparison above must detect it. Section
+// 7 of the reference: 256^2 in two halves differs by 0.528, with a cosine of 0.857.
 TEST(Zero1Layouts, OrthogonalisingShardsAloneIsAnotherUpdate) {
   constexpr std::int64_t kSide = 256;
   Random random{5};
@@ -131,7 +130,7 @@ TEST(Zero1Layouts, OrthogonalisingShardsAloneIsAnotherUpdate) {
   EXPECT_LT(relative, 0.60);
 }
 
-// The same through the optimizer: the two halves as parameters of their own move elsewhere.
+// The same through the optimizer: the two halves as separate parameters give another result.
 TEST(Zero1Layouts, TheHalvesOfAMatrixMoveOtherwiseThanTheWhole) {
   OptimizerOptions options;
   options.routes = {{"*", Rule::kMuon, "hidden"}};

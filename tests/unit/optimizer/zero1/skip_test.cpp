@@ -121,8 +121,8 @@ TEST_P(InEveryLayout, PaddingReachesNeitherNormsNorNewtonSchulz) {
   ASSERT_TRUE(routing.ok());
   std::size_t poisoned = 0;
   const auto poison = [&](Optimizer& optimizer, int rank) {
-    for (const RegionKey& key : region_keys(*routing)) {
-      const RegionPlan plan = plan_region(*routing, uneven_options(GetParam()), key, 4);
+    for (const BufferKey& key : buffer_keys(*routing)) {
+      const BufferPlan plan = plan_buffer(*routing, uneven_options(GetParam()), key, 4);
       std::vector<bool> used(plan.size, false);
       for (const PlacedParameter& placed : plan.placed) {
         std::fill_n(
@@ -193,7 +193,7 @@ TEST_P(InEveryLayout, TheScheduleOfCollectivesDoesNotDependOnGradients) {
       if (step == 0) {
         add_slice_gradients(*optimizer, step, inner.rank());
       } else if (step == 1 && inner.rank() == 2) {
-        optimizer->find("w29")->gradient[3] = 1.0F;  // nobody else has a gradient
+        optimizer->find("w29")->gradient[3] = 1.0F;  // no other rank has a gradient
       }
       finish_step(*optimizer, decide(1.0, 0.01));
       const auto calls = world.take();
@@ -332,7 +332,7 @@ TEST(Zero1Groups, NoParametersAtAllIsAStepWithoutWork) {
   });
 }
 
-// Each rank has experts of its own: groups of one reduce with nobody.
+// Each rank has different experts: groups of one reduce without a peer.
 TEST(Zero1Groups, ExpertPeersOfOneRankReduceNothing) {
   for (const Layout layout : kLayouts) {
     run_ranks(3, [&](comm::Communicator& world) {

@@ -1,4 +1,4 @@
-// Sums that nobody asked for cost nothing and change nothing.
+// Disabled statistics cost nothing and change nothing.
 #include "tests/unit/optimizer/model.h"
 
 #include <gtest/gtest.h>

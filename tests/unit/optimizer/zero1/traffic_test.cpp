@@ -1,4 +1,4 @@
-// What is moved is what the plan said would be.
+// Bytes moved equal those of the plan.
 #include "tests/unit/optimizer/model.h"
 
 #include <muster/optimizer/plan.h>

@@ -13,8 +13,8 @@
 namespace muster::optimizer {
 
 // kHeavyBall: M <- mu M + g. kEma: M <- mu M + (1 - mu) g. Both give the same direction up to a
-// factor, so the same update; the states differ by 1 / (1 - mu). A checkpoint says which one it
-// holds and is converted on load.
+// factor, so the same update; the states differ by 1 / (1 - mu). A checkpoint records its form and
+// is converted on load.
 enum class MomentumForm : std::uint8_t { kHeavyBall, kEma };
 
 // The factor s of a block [rows = out, cols = in]:
@@ -55,8 +55,8 @@ struct MuonOptions {
 // name, with what they would do.
 [[nodiscard]] Expected<NewtonSchulzSet> parse_newton_schulz_set(const std::string& name);
 
-// Refuses what can never work, a scale without its factor, and coefficient schedules that negate or
-// blow up singular values the normalisation can produce (newton_schulz_sets.h).
+// Rejects values that can never work, a scale without its factor, and coefficient schedules that
+// negate or blow up singular values the normalisation can produce (newton_schulz_sets.h).
 [[nodiscard]] Status validate(const MuonOptions& options);
 
 // s of the block that was orthogonalised.

@@ -1,4 +1,4 @@
-// What all update rules share: one shard in, one fused pass, statistics out.
+// Common form of the update rules: one shard in, one fused pass, statistics out.
 //
 // A rule is an options struct, a Status validate(options), and
 //   kernels::UpdateStatistics update(const kernels::UpdateTensors&, const kernels::UpdateStep&,
