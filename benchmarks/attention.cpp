@@ -12,7 +12,7 @@
 // rounds.
 #include "benchmarks/fma_peak.h"
 
-#include <muster/kernels/flash_attention.h>
+#include <muster/kernels/attention.h>
 
 #include <algorithm>
 #include <chrono>
@@ -73,29 +73,24 @@ struct Work {
   }
 
   void forward(bool statistics) {
-    check(muster::kernels::flash_attention_forward(
+    check(muster::kernels::attention_forward(
         problem,
-        {tensors[0].data()},
-        {tensors[1].data()},
-        {tensors[2].data()},
-        {tensors[4].data()},
-        lse.data(),
+        {{tensors[0].data()}, {tensors[1].data()}, {tensors[2].data()}},
+        {{tensors[4].data()}, lse.data()},
         statistics ? AttentionStatistics{max_logit, nonfinite_rows} : AttentionStatistics{}));
   }
 
   void backward() {
-    check(muster::kernels::flash_attention_backward(
+    check(muster::kernels::attention_backward(
         problem,
-        {tensors[0].data()},
-        {tensors[1].data()},
-        {tensors[2].data()},
-        {tensors[4].data()},
-        lse.data(),
-        {tensors[3].data()},
-        nullptr,
-        {tensors[5].data()},
-        {tensors[6].data()},
-        {tensors[7].data()}));
+        {{tensors[0].data()}, {tensors[1].data()}, {tensors[2].data()}},
+        {{tensors[4].data()},
+         lse.data(),
+         {tensors[3].data()},
+         nullptr,
+         {tensors[5].data()},
+         {tensors[6].data()},
+         {tensors[7].data()}}));
   }
 
   static void check(const muster::Status& status) {

@@ -2,7 +2,7 @@
 // own can do. Hosts are shared, so single threads are measured by their CPU time.
 #pragma once
 
-#include <muster/kernels/flash_attention.h>
+#include <muster/kernels/attention.h>
 
 #include <algorithm>
 #include <cstddef>

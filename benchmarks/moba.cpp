@@ -101,21 +101,19 @@ struct Times {
 
 Times run_full(Tensors& t) {
   const double start = processor_seconds();
-  require(flash_attention_forward(
-      t.problem, {t.q.data()}, {t.k.data()}, {t.v.data()}, {t.out.data()}, t.lse.data(), {}));
+  require(attention_forward(
+      t.problem, {{t.q.data()}, {t.k.data()}, {t.v.data()}}, {{t.out.data()}, t.lse.data()}));
   const double middle = processor_seconds();
-  require(flash_attention_backward(
+  require(attention_backward(
       t.problem,
-      {t.q.data()},
-      {t.k.data()},
-      {t.v.data()},
-      {t.out.data()},
-      t.lse.data(),
-      {t.dout.data()},
-      nullptr,
-      {t.dq.data()},
-      {t.dk.data()},
-      {t.dv.data()}));
+      {{t.q.data()}, {t.k.data()}, {t.v.data()}},
+      {{t.out.data()},
+       t.lse.data(),
+       {t.dout.data()},
+       nullptr,
+       {t.dq.data()},
+       {t.dk.data()},
+       {t.dv.data()}}));
   return {middle - start, processor_seconds() - middle};
 }
 
@@ -124,28 +122,24 @@ Times run_moba(Tensors& t, const MobaOptions& options) {
   require(moba_forward(
       t.problem,
       options,
-      {t.q.data()},
-      {t.k.data()},
-      {t.v.data()},
+      {{t.q.data()}, {t.k.data()}, {t.v.data()}},
       {},
-      {t.out.data()},
-      t.lse.data(),
+      {{t.out.data()}, t.lse.data()},
       t.selection,
       {}));
   const double middle = processor_seconds();
   require(moba_backward(
       t.problem,
       options,
-      {t.q.data()},
-      {t.k.data()},
-      {t.v.data()},
-      {t.out.data()},
-      t.lse.data(),
-      {t.dout.data()},
-      t.selection,
-      {t.dq.data()},
-      {t.dk.data()},
-      {t.dv.data()}));
+      {{t.q.data()}, {t.k.data()}, {t.v.data()}},
+      {{t.out.data()},
+       t.lse.data(),
+       {t.dout.data()},
+       nullptr,
+       {t.dq.data()},
+       {t.dk.data()},
+       {t.dv.data()}},
+      t.selection));
   return {middle - start, processor_seconds() - middle};
 }
 

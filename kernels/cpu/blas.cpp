@@ -1,5 +1,7 @@
 #include "kernels/cpu/blas.h"
 
+#include "kernels/cpu/isa.h"
+
 #include <cblas.h>
 
 #include <cstdlib>
@@ -24,7 +26,7 @@ bool is_set(const char* variable) {
 #if defined(__x86_64__)
 // OpenBLAS knows processors by model number and takes one it does not know for the oldest it has:
 // 0.3.21 runs SSE3 code on a Xeon of 2023, seven times slower than that processor can. Where that
-// happened we say what the processor can do and let OpenBLAS choose again.
+// happened, name the core type and let OpenBLAS choose again.
 void choose_core_again() {
   constexpr std::string_view kOldCores[] = {
       "Prescott", "Core2", "Penryn", "Nehalem", "Sandybridge", "Barcelona"};
@@ -33,16 +35,12 @@ void choose_core_again() {
   for (const std::string_view name : kOldCores) {
     old = old || core == name;
   }
-  const bool has_avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
   const bool replaceable = gotoblas_dynamic_init != nullptr && gotoblas_dynamic_quit != nullptr;
-  if (!old || !has_avx2 || !replaceable || is_set("OPENBLAS_CORETYPE")) {
+  if (!old || machine_isa() < Isa::kAvx2 || !replaceable || is_set("OPENBLAS_CORETYPE")) {
     return;
   }
-  const bool has_avx512 =
-      __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-      __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
   // NOLINTBEGIN(concurrency-mt-unsafe): before main, see prepare()
-  setenv("OPENBLAS_CORETYPE", has_avx512 ? "SkylakeX" : "Haswell", 0);
+  setenv("OPENBLAS_CORETYPE", machine_isa() >= Isa::kAvx512 ? "SkylakeX" : "Haswell", 0);
   gotoblas_dynamic_quit();
   gotoblas_dynamic_init();
   unsetenv("OPENBLAS_CORETYPE");
@@ -52,11 +50,11 @@ void choose_core_again() {
 void choose_core_again() {}
 #endif
 
-// Before main, while there is one thread and nobody is inside BLAS.
+// Runs before main, while there is one thread and no call of BLAS.
 [[gnu::constructor]] void prepare() {
   choose_core_again();
-  // A rank is a process and owns its share of the cores: one BLAS thread. Whoever wants another
-  // number says so with the variables that OpenBLAS itself reads.
+  // A rank is a process and owns its share of the cores: one BLAS thread, unless the variables that
+  // OpenBLAS itself reads ask for another number.
   if (!is_set("OPENBLAS_NUM_THREADS") && !is_set("OMP_NUM_THREADS")) {
     openblas_set_num_threads(1);
   }

@@ -1,6 +1,7 @@
 // Full attention backward. Keys are cut into chunks, by their number alone; a chunk walks the
-// queries for each of its tiles, sums dk and dv in place and dq into a slab of its own. The slabs
-// are added in the order of the chunks, so that the result does not depend on who did what when.
+// queries for each of its tiles, sums dk and dv in place and dq into a separate slab. The
+// slabs are added in the order of the chunks, so that the result does not depend on the schedule of
+// the threads.
 #include "kernels/attention/cpu/call.h"
 #include "kernels/cpu/thread_team.h"
 
@@ -28,7 +29,7 @@ Workspace& workspace() {
   return kept;
 }
 
-// What is packed of a (sequence, kv head): arrays of tiles, of panels, and slabs of dq^T.
+// Packed operands of a (sequence, kv head): arrays of tiles, of panels, and slabs of dq^T.
 template <typename T>
 struct PackedItem {
   FlashItem item;
@@ -51,7 +52,7 @@ struct PackedItem {
 template <typename T>
 class Backward {
  public:
-  Backward(const FlashCall& call, const FlashInputs& in, const FlashGradients& gradients)
+  Backward(const AttentionCall& call, const InputTensors& in, const GradientTensors& gradients)
       : call_(call),
         in_(in),
         gradients_(gradients),
@@ -103,7 +104,7 @@ class Backward {
   [[nodiscard]] PackedItem<T> shape_of(const FlashItem& item) const {
     PackedItem<T> packed;
     packed.item = item;
-    packed.tiles = (item.sequence.k_count + tile_keys_ - 1) / tile_keys_;
+    packed.tiles = (item.sequence.keys + tile_keys_ - 1) / tile_keys_;
     packed.panels = panels_of<T>(item);
     const std::int64_t most = (packed.tiles + kChunkTiles - 1) / kChunkTiles;
     packed.chunk_tiles =
@@ -173,7 +174,7 @@ class Backward {
   }
 
   [[nodiscard]] std::int64_t tile_count(const FlashItem& item, std::int64_t tile) const {
-    return std::min(tile_keys_, item.sequence.k_count - tile * tile_keys_);
+    return std::min(tile_keys_, item.sequence.keys - tile * tile_keys_);
   }
 
   void pack_tile(const PackedItem<T>& packed, std::int64_t tile) {
@@ -181,13 +182,13 @@ class Backward {
     const std::int64_t token = item.sequence.k_begin + tile * tile_keys_;
     FlashRows rows{
         .type = call_.type,
-        .data = flash_element(call_, in_.k.data, in_.k.offset(token, item.kv_head)),
+        .data = in_.k.at(token, item.kv_head),
         .stride = in_.k.token_stride,
         .count = tile_count(item, tile),
         .head_dim = call_.head_dim};
     table_.pack_keys(rows, packed.keys + tile * keys_size_);
     static_cast<void>(table_.pack_across(rows, true, packed.keys_across + tile * across_size_));
-    rows.data = flash_element(call_, in_.v.data, in_.v.offset(token, item.kv_head));
+    rows.data = in_.v.at(token, item.kv_head);
     rows.stride = in_.v.token_stride;
     table_.pack_keys(rows, packed.values + tile * keys_size_);
   }
@@ -195,7 +196,7 @@ class Backward {
   [[nodiscard]] FlashRows query_rows(
       const FlashItem& item,
       FlashSpan span,
-      const FlashTensor& tensor,
+      const AttentionTensor& tensor,
       std::int64_t* offsets) const {
     query_offsets<T>(item, span, tensor, offsets);
     return {call_.type, tensor.data, offsets, 0, span.count, call_.head_dim};
@@ -240,7 +241,8 @@ class Backward {
 
   [[nodiscard]] bool row_is_finite(const FlashRows& rows, std::int64_t i) const {
     for (std::int64_t d = 0; d < call_.head_dim; ++d) {
-      const void* at = flash_element(call_, rows.data, rows.offsets[i] + d);
+      const void* at =
+          static_cast<const char*>(rows.data) + (rows.offsets[i] + d) * element_size(call_.type);
       const bool finite = call_.type == AttentionType::kBFloat16
                               ? (*static_cast<const std::uint16_t*>(at) & 0x7F80U) != 0x7F80U
                               : std::isfinite(*static_cast<const T*>(at));
@@ -327,14 +329,17 @@ class Backward {
   }
 
   void write_tile(
-      const FlashItem& item, std::int64_t tile, const FlashTensor& tensor, const T* from) const {
+      const FlashItem& item,
+      std::int64_t tile,
+      const AttentionTensor& tensor,
+      const T* from) const {
     const std::int64_t token = item.sequence.k_begin + tile * tile_keys_;
     table_.unpack_rows(
         from,
         padded_dim_,
         T{1},
         {.type = call_.type,
-         .data = flash_element(call_, tensor.data, tensor.offset(token, item.kv_head)),
+         .data = tensor.at(token, item.kv_head),
          .stride = tensor.token_stride,
          .count = tile_count(item, tile),
          .head_dim = call_.head_dim});
@@ -365,9 +370,9 @@ class Backward {
         finite);
   }
 
-  const FlashCall& call_;
-  const FlashInputs& in_;
-  const FlashGradients& gradients_;
+  const AttentionCall& call_;
+  const InputTensors& in_;
+  const GradientTensors& gradients_;
   const FlashTable<T>& table_;
   std::int64_t tile_keys_;
   std::int64_t padded_dim_;
@@ -384,15 +389,13 @@ class Backward {
 
 }  // namespace
 
-template <typename T>
-void flash_backward_call(
-    const FlashCall& call, const FlashInputs& in, const FlashGradients& gradients) {
-  Backward<T>(call, in, gradients).run();
+void flash_backward(
+    const AttentionCall& call, const InputTensors& in, const GradientTensors& gradients) {
+  if (call.type == AttentionType::kFloat64) {
+    Backward<double>(call, in, gradients).run();
+  } else {
+    Backward<float>(call, in, gradients).run();
+  }
 }
-
-template void flash_backward_call<float>(
-    const FlashCall&, const FlashInputs&, const FlashGradients&);
-template void flash_backward_call<double>(
-    const FlashCall&, const FlashInputs&, const FlashGradients&);
 
 }  // namespace muster::kernels

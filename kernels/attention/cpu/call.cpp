@@ -17,10 +17,10 @@ void FlashCounts::merge(const FlashCounts& other) {
   }
 }
 
-std::vector<FlashItem> items_of(const FlashCall& call) {
+std::vector<FlashItem> items_of(const AttentionCall& call) {
   std::vector<FlashItem> items;
   items.reserve(call.sequences.size() * static_cast<std::size_t>(call.kv_heads));
-  for (const FlashSequence& sequence : call.sequences) {
+  for (const AttentionSequence& sequence : call.sequences) {
     for (std::int64_t head = 0; head < call.kv_heads; ++head) {
       items.push_back({sequence, head, call.group(), call.causal});
     }

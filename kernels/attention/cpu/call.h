@@ -1,11 +1,11 @@
-// A call of exact attention after its arguments were checked: what the drivers of full attention
-// read. Also how queries are laid out in panels.
+// A call of attention after its arguments were checked, exact or by blocks; and, for exact
+// attention, the layout of queries in panels and the drivers.
 #pragma once
 
 #include "kernels/attention/cpu/simd/tiles.h"
 
 #include <muster/common/aligned_buffer.h>
-#include <muster/kernels/flash_attention.h>
+#include <muster/kernels/attention.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -15,20 +15,30 @@
 
 namespace muster::kernels {
 
-struct FlashSequence {
+struct AttentionSequence {
   std::int64_t q_begin{0};
-  std::int64_t q_count{0};
+  std::int64_t queries{0};
   std::int64_t k_begin{0};
-  std::int64_t k_count{0};
+  std::int64_t keys{0};
+
+  bool operator==(const AttentionSequence&) const = default;
 };
 
-struct FlashCall {
+// Bytes of an element.
+constexpr std::int64_t element_size(AttentionType type) {
+  return type == AttentionType::kBFloat16 ? 2 : type == AttentionType::kFloat64 ? 8 : 4;
+}
+
+// A problem after its check, with its defaults filled in. `sequences` may leave out some of those
+// that the offsets describe: the drivers neither read nor write the rows of the others.
+struct AttentionCall {
   AttentionType type{AttentionType::kFloat32};
   std::int64_t heads{0};
   std::int64_t kv_heads{0};
   std::int64_t head_dim{0};
   std::int64_t total_q{0};
-  std::vector<FlashSequence> sequences;
+  std::int64_t total_k{0};
+  std::vector<AttentionSequence> sequences;
   bool causal{true};
   double scale{1};
   double softcap{0};
@@ -40,48 +50,41 @@ struct FlashCall {
   [[nodiscard]] std::int64_t group() const { return heads / kv_heads; }
 };
 
-// A tensor with both strides filled in.
-struct FlashTensor {
+// A tensor [tokens, heads, head_dim] with both strides filled in.
+struct AttentionTensor {
   void* data{nullptr};
+  AttentionType type{AttentionType::kFloat32};
   std::int64_t token_stride{0};
   std::int64_t head_stride{0};
 
   [[nodiscard]] std::int64_t offset(std::int64_t token, std::int64_t head) const {
     return token * token_stride + head * head_stride;
   }
+
+  [[nodiscard]] void* at(std::int64_t token, std::int64_t head) const {
+    return static_cast<char*>(data) + offset(token, head) * element_size(type);
+  }
 };
 
-// Element `offset` of a tensor of the call's type.
-inline const void* flash_element(const FlashCall& call, const void* data, std::int64_t offset) {
-  const std::int64_t size = call.type == AttentionType::kBFloat16  ? 2
-                            : call.type == AttentionType::kFloat64 ? 8
-                                                                   : 4;
-  return static_cast<const char*>(data) + offset * size;
-}
-
-inline void* flash_element(const FlashCall& call, void* data, std::int64_t offset) {
-  return const_cast<void*>(flash_element(call, static_cast<const void*>(data), offset));
-}
-
-struct FlashInputs {
-  FlashTensor q;
-  FlashTensor k;
-  FlashTensor v;
+struct InputTensors {
+  AttentionTensor q;
+  AttentionTensor k;
+  AttentionTensor v;
 };
 
-struct FlashOutputs {
-  FlashTensor out;
+struct OutputTensors {
+  AttentionTensor out;
   void* lse{nullptr};
 };
 
-struct FlashGradients {
-  FlashTensor out;
+struct GradientTensors {
+  AttentionTensor out;
   const void* lse{nullptr};
-  FlashTensor dout;
+  AttentionTensor dout;
   const void* dlse{nullptr};
-  FlashTensor dq;
-  FlashTensor dk;
-  FlashTensor dv;
+  AttentionTensor dq;
+  AttentionTensor dk;
+  AttentionTensor dv;
 };
 
 // Per query head; all of them or none.
@@ -97,12 +100,12 @@ struct FlashCounts {
 // One kv head of one sequence and the query heads that read it. Its rows are (token, head of the
 // group), token first, in panels of kFlashLanes.
 struct FlashItem {
-  FlashSequence sequence;
+  AttentionSequence sequence;
   std::int64_t kv_head{0};
   std::int64_t group{1};
   bool causal{true};
 
-  [[nodiscard]] std::int64_t rows() const { return sequence.q_count * group; }
+  [[nodiscard]] std::int64_t rows() const { return sequence.queries * group; }
 
   [[nodiscard]] std::int64_t token(std::int64_t row) const {
     return group == 1 ? row : row / group;  // divisions are slow
@@ -114,8 +117,8 @@ struct FlashItem {
 
   // Keys of the sequence that a row sees: the first ones.
   [[nodiscard]] std::int64_t visible(std::int64_t row) const {
-    const std::int64_t last = token(row) + 1 + sequence.k_count - sequence.q_count;
-    return causal ? std::clamp<std::int64_t>(last, 0, sequence.k_count) : sequence.k_count;
+    const std::int64_t last = token(row) + 1 + sequence.keys - sequence.queries;
+    return causal ? std::clamp<std::int64_t>(last, 0, sequence.keys) : sequence.keys;
   }
 };
 
@@ -139,15 +142,15 @@ std::int64_t panels_of(const FlashItem& item) {
 // Element offsets of the rows of a panel in a tensor of queries.
 template <typename T>
 void query_offsets(
-    const FlashItem& item, FlashSpan span, const FlashTensor& tensor, std::int64_t* offsets) {
+    const FlashItem& item, FlashSpan span, const AttentionTensor& tensor, std::int64_t* offsets) {
   for (std::int64_t i = 0; i < span.count; ++i) {
     const std::int64_t row = span.first + i;
     offsets[i] = tensor.offset(item.sequence.q_begin + item.token(row), item.head(row));
   }
 }
 
-// Keys that the rows of a panel see of a tile of `count` keys from `first_key` on. False: all see
-// all, and nothing is written.
+// Keys that the rows of a panel see of a tile of `count` keys from `first_key` on. Returns false,
+// with nothing written, if every row sees all of them.
 template <typename T>
 bool tile_limits(
     const FlashItem& item, FlashSpan span, std::int64_t first_key, std::int64_t count, T* limits) {
@@ -163,7 +166,8 @@ bool tile_limits(
 
 // Bias of a row of a panel, by key of its sequence.
 template <typename T>
-void bias_rows(const FlashCall& call, const FlashItem& item, FlashSpan span, const float** rows) {
+void bias_rows(
+    const AttentionCall& call, const FlashItem& item, FlashSpan span, const float** rows) {
   for (std::int64_t i = 0; call.bias != nullptr && i < span.count; ++i) {
     const std::int64_t row = span.first + i;
     rows[i] =
@@ -172,7 +176,7 @@ void bias_rows(const FlashCall& call, const FlashItem& item, FlashSpan span, con
 }
 
 // All (sequence, kv head) pairs.
-[[nodiscard]] std::vector<FlashItem> items_of(const FlashCall& call);
+[[nodiscard]] std::vector<FlashItem> items_of(const AttentionCall& call);
 
 // Keys of a tile: as many as keep weights and operands in the second-level cache.
 [[nodiscard]] std::int64_t forward_tile_keys(std::int64_t pair);
@@ -189,18 +193,17 @@ constexpr std::int64_t flash_line(std::int64_t count) {
   return flash_round_up(count, 16);
 }
 
-// Packed operands of the items in work; what is larger than this is given back after the call.
+// Packed operands of the items in work; a larger buffer is released after the call.
 inline constexpr std::int64_t kFlashKeptFloats = std::int64_t{16} << 20;
 
-template <typename T>
-void flash_forward_call(
-    const FlashCall& call,
-    const FlashInputs& in,
-    const FlashOutputs& out,
-    FlashCounts* counts);  // null: not wanted
-
-template <typename T>
-void flash_backward_call(
-    const FlashCall& call, const FlashInputs& in, const FlashGradients& gradients);
+// Run a checked call on the calling thread and call.threads - 1 more. If `counts` is null, nothing
+// is counted.
+void flash_forward(
+    const AttentionCall& call,
+    const InputTensors& in,
+    const OutputTensors& out,
+    FlashCounts* counts);
+void flash_backward(
+    const AttentionCall& call, const InputTensors& in, const GradientTensors& gradients);
 
 }  // namespace muster::kernels

@@ -1,33 +1,41 @@
-// The rules that arguments of attention keep.
+// Rules that the arguments of attention must obey, exact or by blocks.
+//
+// All return kInvalidArgument with the name of the argument and the rule that it breaks.
 #pragma once
 
 #include "kernels/attention/cpu/call.h"
 
 #include <muster/common/expected.h>
 
-#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
 
 namespace muster::kernels {
 
-// A problem with its defaults filled in. kInvalidArgument names the argument and the rule.
-[[nodiscard]] Expected<FlashCall> flash_call(const AttentionProblem& problem);
+// Checks a problem and fills in its defaults.
+[[nodiscard]] Expected<AttentionCall> attention_call(const AttentionProblem& problem);
 
-enum class FlashSide : std::uint8_t { kQueries, kKeys };
+// Check a tensor of total_q tokens and `heads` heads, or of `keys` tokens and `kv_heads` heads.
+// `name` is for the message.
+[[nodiscard]] Expected<AttentionTensor> query_tensor(
+    const AttentionCall& call, std::string_view name, const AttentionInput& tensor);
+[[nodiscard]] Expected<AttentionTensor> key_tensor(
+    const AttentionCall& call,
+    std::string_view name,
+    const AttentionInput& tensor,
+    std::int64_t keys);
 
-// A tensor as the caller describes it.
-struct FlashView {
-  const void* data{nullptr};
-  std::int64_t token_stride{0};
-  std::int64_t head_stride{0};
-  std::int64_t tokens{0};
-  bool written{false};
-};
+// Check the tensors of a pass. k, v and their gradients have `keys` tokens: all of the call, or
+// those of a range.
+[[nodiscard]] Expected<InputTensors> input_tensors(
+    const AttentionCall& call, const AttentionInputs& inputs, std::int64_t keys);
+[[nodiscard]] Expected<OutputTensors> output_tensors(
+    const AttentionCall& call, const AttentionOutputs& outputs);
+[[nodiscard]] Expected<GradientTensors> gradient_tensors(
+    const AttentionCall& call, const AttentionGradients& gradients, std::int64_t keys);
 
-// A tensor of the call with its default strides filled in; `name` is for the message.
-[[nodiscard]] Expected<FlashTensor> flash_tensor(
-    const FlashCall& call, FlashSide side, const char* name, const FlashView& view);
-
-// lse, dlse and bias: aligned to elements of `size` bytes. Null is aligned.
-[[nodiscard]] Status check_alignment(const char* name, const void* data, std::size_t size);
+// Checks an optional span: `size` elements, or none.
+[[nodiscard]] Status check_optional_size(std::string_view name, std::size_t got, std::int64_t size);
 
 }  // namespace muster::kernels

@@ -37,7 +37,10 @@ template <typename T>
 class Forward {
  public:
   Forward(
-      const FlashCall& call, const FlashInputs& in, const FlashOutputs& out, FlashCounts* counts)
+      const AttentionCall& call,
+      const InputTensors& in,
+      const OutputTensors& out,
+      FlashCounts* counts)
       : call_(call),
         in_(in),
         out_(out),
@@ -83,7 +86,7 @@ class Forward {
     std::int64_t number;  // of the tile of keys, or the first panel
   };
 
-  // What a member keeps of a panel while it walks the keys.
+  // State of a panel while a thread walks the keys.
   struct Panel {
     FlashSpan span;
     T* queries;
@@ -93,11 +96,11 @@ class Forward {
   };
 
   [[nodiscard]] std::int64_t tiles(const FlashItem& item) const {
-    return (item.sequence.k_count + tile_keys_ - 1) / tile_keys_;
+    return (item.sequence.keys + tile_keys_ - 1) / tile_keys_;
   }
 
   [[nodiscard]] std::int64_t tile_count(const FlashItem& item, std::int64_t tile) const {
-    return std::min(tile_keys_, item.sequence.k_count - tile * tile_keys_);
+    return std::min(tile_keys_, item.sequence.keys - tile * tile_keys_);
   }
 
   [[nodiscard]] std::int64_t keys_size() const {
@@ -163,9 +166,9 @@ class Forward {
         .stride = in_.k.token_stride,
         .count = tile_count(item, task.number),
         .head_dim = call_.head_dim};
-    rows.data = flash_element(call_, in_.k.data, in_.k.offset(token, item.kv_head));
+    rows.data = in_.k.at(token, item.kv_head);
     table_.pack_keys(rows, packed.keys + task.number * keys_size());
-    rows.data = flash_element(call_, in_.v.data, in_.v.offset(token, item.kv_head));
+    rows.data = in_.v.at(token, item.kv_head);
     rows.stride = in_.v.token_stride;
     const bool finite =
         table_.pack_across(rows, false, packed.values + task.number * values_size());
@@ -269,7 +272,7 @@ class Forward {
       const auto head = static_cast<std::size_t>(item.head(panel.span.first + i));
       const auto logit = static_cast<float>(panel.state->logit[i]);
       const bool bad_sum = std::isnan(panel.state->sum[i]);
-      // Where softcap bounds an infinite logit, nothing after it tells.
+      // An infinite logit that softcap bounds leaves no trace in the sum or the output.
       const bool infinite = panel.state->logit[i] == std::numeric_limits<T>::infinity();
       counts.max_logit[head] = std::max(counts.max_logit[head], logit);
       counts.nonfinite_rows[head] += bad_sum || infinite || finite[i] != 0 ? 1 : 0;
@@ -277,9 +280,9 @@ class Forward {
     }
   }
 
-  const FlashCall& call_;
-  const FlashInputs& in_;
-  const FlashOutputs& out_;
+  const AttentionCall& call_;
+  const InputTensors& in_;
+  const OutputTensors& out_;
   FlashCounts* counts_;
   const FlashTable<T>& table_;
   std::int64_t tile_keys_;
@@ -293,15 +296,16 @@ class Forward {
 
 }  // namespace
 
-template <typename T>
-void flash_forward_call(
-    const FlashCall& call, const FlashInputs& in, const FlashOutputs& out, FlashCounts* counts) {
-  Forward<T>(call, in, out, counts).run();
+void flash_forward(
+    const AttentionCall& call,
+    const InputTensors& in,
+    const OutputTensors& out,
+    FlashCounts* counts) {
+  if (call.type == AttentionType::kFloat64) {
+    Forward<double>(call, in, out, counts).run();
+  } else {
+    Forward<float>(call, in, out, counts).run();
+  }
 }
-
-template void flash_forward_call<float>(
-    const FlashCall&, const FlashInputs&, const FlashOutputs&, FlashCounts*);
-template void flash_forward_call<double>(
-    const FlashCall&, const FlashInputs&, const FlashOutputs&, FlashCounts*);
 
 }  // namespace muster::kernels

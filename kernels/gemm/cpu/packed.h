@@ -1,9 +1,9 @@
-// Matrix products of our own: general ones, and those whose result is known to be symmetric, of
-// which only the lower half is computed. OpenBLAS has the latter for XX^T alone and neither in
-// bf16.
+// Packed matrix products without BLAS: general ones, and those whose result is known to be
+// symmetric, of which only the lower half is computed. OpenBLAS has the latter for XX^T alone and
+// neither in bf16.
 //
-// Every sum runs over the depth in the same order and the same blocks, whatever the other sizes,
-// the triangle and the number of threads are: an element is the same bits in all of them.
+// Every sum runs over the depth in the same order and the same blocks: an element has the same bits
+// for all other sizes, triangles and numbers of threads.
 #pragma once
 
 #include "kernels/cpu/thread_team.h"

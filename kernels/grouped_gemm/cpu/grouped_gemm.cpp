@@ -1,5 +1,5 @@
 // Grouped products: every group is cut into blocks of rows, and those into columns where there are
-// more threads than blocks. Blocks know nothing of each other.
+// more threads than blocks. Blocks are independent of each other.
 #include "kernels/cpu/thread_team.h"
 #include "kernels/grouped_gemm/cpu/block.h"
 
@@ -27,7 +27,7 @@ struct BlockTask {
   std::int64_t columns;
 };
 
-// What a thread that calls keeps between calls.
+// Memory and threads that a calling thread keeps between calls.
 class Workspace {
  public:
   Workspace() = default;
@@ -51,7 +51,7 @@ class Workspace {
   std::vector<BlockTask> tasks;
 
  private:
-  // The threads of a team stay in the process that made it: after a fork nobody can join them.
+  // The threads of a team stay in the process that made it: a forked child cannot join them.
   void leave_to_parent() {
     if (team_ != nullptr && process_ != getpid()) {
       static_cast<void>(team_.release());
@@ -104,7 +104,7 @@ struct Shape {
   std::int64_t depth{0};
 };
 
-// The product of one group; without rows there is none.
+// Sizes of the product of one group; zero rows skip it.
 Shape shape_of(const GroupedProblem& problem, const Shape& shape, std::int64_t group) {
   const std::int64_t rows = at(problem.groups.group_rows, group);
   return {
@@ -113,7 +113,7 @@ Shape shape_of(const GroupedProblem& problem, const Shape& shape, std::int64_t g
       .depth = shape.depth == 0 ? rows : shape.depth};
 }
 
-// How many columns to cut blocks into so that there are some for every thread.
+// Number of column parts per block, so that every thread has work.
 std::int64_t column_parts(
     const GroupedProblem& problem, const Shape& shape, const GemmTable& table) {
   constexpr std::int64_t kBlocksPerThread = 4;
@@ -133,7 +133,7 @@ std::int64_t column_parts(
   return std::clamp<std::int64_t>(wanted, 1, most);
 }
 
-// Of whole panels, so that few are cut.
+// Share of `count` in whole panels, so that few are cut.
 std::int64_t even_share(std::int64_t count, std::int64_t parts, std::int64_t panel) {
   const std::int64_t share = (count + parts - 1) / parts;
   return (share + panel - 1) / panel * panel;

@@ -110,7 +110,7 @@ constexpr QuantTables make_quant_tables(bool is_signed) {
   fill_pieces(is_signed, t);
   for (int slot = 0; slot < 16; ++slot) {
     const double low = power_of_two(2 * slot - 31);
-    float border = 4;  // none: x is at most 1
+    float border = 4;  // unused: x is at most 1
     std::uint32_t below = 0;
     for (int piece = 0; piece < 8; ++piece) {
       const double next = quant_border(is_signed, piece);

@@ -1,9 +1,9 @@
 // Backward: per head, block after block over the queries that attended to it, from the global out
 // and log sum.
 //
-// dk and dv of a block belong to whoever works on it and run over its queries in ascending order.
-// dq comes from several blocks: a head's blocks are cut into a few ranges of about equal work, each
-// with a dq of its own, and these are added in the order of the ranges. The cut depends on the
+// dk and dv of a block are summed by one worker over the block's queries in ascending order. dq
+// comes from several blocks: a head's blocks are cut into a few ranges of about equal work, each
+// with a separate dq, and these are added in the order of the ranges. The cut depends on the
 // sequence and its choices only, so results do not depend on threads.
 #include "kernels/moba/cpu/backward.h"
 
@@ -51,7 +51,7 @@ struct Range {
 // A sequence and kv head.
 template <typename T>
 struct Unit {
-  const MobaPlan& plan;
+  const MobaCall& call;
   const MobaGradientTensors& tensors;
   const MobaSelection::State& state;
   const MobaSequence& sequence;
@@ -65,38 +65,39 @@ struct Unit {
 
   [[nodiscard]] std::int64_t last_key() const { return tensors.part.last(sequence.keys); }
 
-  // Row of k, v, dk and dv that a key lies in.
+  // Row of a key in k, v, dk and dv.
   [[nodiscard]] std::int64_t token(std::int64_t key) const {
     return sequence.k_begin + key - tensors.part.begin;
   }
 };
 
 template <typename T>
-MobaShape<T> shape_of(const MobaPlan& plan) {
+MobaShape<T> shape_of(const MobaCall& call) {
   return {
-      plan.dim,
-      moba_row_stride<T>(plan.dim),
-      static_cast<T>(plan.scale),
-      static_cast<T>(plan.softcap)};
+      call.head_dim,
+      moba_row_stride<T>(call.head_dim),
+      static_cast<T>(call.scale),
+      static_cast<T>(call.softcap)};
 }
 
-// Works through a range of blocks of one query head.
+// ---- a range of blocks of one query head --------------------------------------------------------
+
 template <typename T>
 class Worker {
  public:
   Worker(const Unit<T>& unit, std::int64_t head, const T* delta, const Range<T>& range)
       : unit_(unit),
-        plan_(unit.plan),
+        call_(unit.call),
         sequence_(unit.sequence),
         head_(head),
         delta_(delta),
         range_(range),
         table_(moba_table<T>()),
-        shape_(shape_of<T>(unit.plan)),
-        chunk_(moba_chunk<T>(unit.plan, kBlockBytes)) {
+        shape_(shape_of<T>(unit.call)),
+        chunk_(moba_chunk<T>(unit.call, kBlockBytes)) {
     using Arena = MobaArena<T>;
     const std::int64_t rows = kMobaTile * shape_.stride;
-    const std::int64_t lanes = Arena::rounded(plan_.dim * kMobaTileStride);
+    const std::int64_t lanes = Arena::rounded(call_.head_dim * kMobaTileStride);
     const std::int64_t scores = 2 * kMobaKeyStep * kMobaTileStride;
     const std::int64_t keys = chunk_ * shape_.stride;
     const std::int64_t size =
@@ -120,8 +121,8 @@ class Worker {
   void run() {
     std::fill_n(range_.dq, (sequence_.queries - range_.first_row) * shape_.stride, T{0});
     for (std::int64_t block = range_.begin; block < range_.end; ++block) {
-      const std::int64_t first = block * plan_.options.block;
-      const std::int64_t last = std::min(first + plan_.options.block, sequence_.keys);
+      const std::int64_t first = block * call_.options.block;
+      const std::int64_t last = std::min(first + call_.options.block, sequence_.keys);
       const std::int64_t end = unit_.tensors.part.last(last);
       for (std::int64_t key = unit_.tensors.part.first(first); key < end; key += chunk_) {
         run_keys(block, last, key, std::min(chunk_, end - key));
@@ -142,7 +143,7 @@ class Worker {
       std::fill_n(dv, count * shape_.stride, T{0});
     }
     const MobaKeys<T> keys{k_, v_, shape_.stride, count, count};
-    if (plan_.causal) {
+    if (call_.causal) {
       const std::int64_t shift = sequence_.keys - sequence_.queries;
       const std::int64_t end = std::min(block_end - shift, sequence_.queries);
       for (std::int64_t row = std::max<std::int64_t>(key - shift, 0); row < end; row += kMobaTile) {
@@ -151,32 +152,32 @@ class Worker {
         run_tile(nullptr, row, std::min(kMobaTile, end - row), seen, dk, dv);
       }
     }
-    const auto list = unit_.state.list(sequence_, plan_.choice_of(head_), block);
+    const auto list = unit_.state.list(sequence_, call_.choice_of(head_), block);
     const auto size = static_cast<std::int64_t>(list.size());
     for (std::int64_t i = 0; i < size; i += kMobaTile) {
       run_tile(list.data() + i, 0, std::min(kMobaTile, size - i), keys, dk, dv);
     }
     if (unit_.dk == nullptr) {
-      write_keys(unit_.tensors.dk, key, count, dk_, static_cast<T>(plan_.scale));
-      write_keys(unit_.tensors.dv, key, count, dv_, T{1});
+      write_keys(unit_.tensors.gradients.dk, key, count, dk_, static_cast<T>(call_.scale));
+      write_keys(unit_.tensors.gradients.dv, key, count, dv_, T{1});
     }
   }
 
   void load_keys(std::int64_t key, std::int64_t count) {
-    MobaRows rows = unit_.tensors.k.rows(unit_.token(key), unit_.kv_head);
+    MobaRows rows = moba_rows(unit_.tensors.in.k, unit_.token(key), unit_.kv_head);
     rows.count = count;
-    table_.gather(rows, plan_.dim, k_, shape_.stride);
-    rows = unit_.tensors.v.rows(unit_.token(key), unit_.kv_head);
+    table_.gather(rows, call_.head_dim, k_, shape_.stride);
+    rows = moba_rows(unit_.tensors.in.v, unit_.token(key), unit_.kv_head);
     rows.count = count;
-    table_.gather(rows, plan_.dim, v_, shape_.stride);
+    table_.gather(rows, call_.head_dim, v_, shape_.stride);
   }
 
   void write_keys(
-      const MobaOutput& to, std::int64_t key, std::int64_t count, const T* from, T factor) {
-    MobaTarget target = to.rows(unit_.token(key), unit_.kv_head);
+      const AttentionTensor& to, std::int64_t key, std::int64_t count, const T* from, T factor) {
+    MobaTarget target = moba_target(to, unit_.token(key), unit_.kv_head);
     target.count = count;
     std::fill_n(factors_, count, factor);
-    table_.scatter(from, shape_.stride, factors_, target, plan_.dim);
+    table_.scatter(from, shape_.stride, factors_, target, call_.head_dim);
   }
 
   void run_tile(
@@ -186,10 +187,10 @@ class Worker {
       const MobaKeys<T>& keys,
       T* dk,
       T* dv) {
-    load_tile(unit_.tensors.q, list, first, count, query_rows_, queries_);
-    load_tile(unit_.tensors.dout, list, first, count, dout_rows_, dout_);
-    const T* lse =
-        static_cast<const T*>(unit_.tensors.lse) + head_ * plan_.total_q + sequence_.q_begin;
+    load_tile(unit_.tensors.in.q, list, first, count, query_rows_, queries_);
+    load_tile(unit_.tensors.gradients.dout, list, first, count, dout_rows_, dout_);
+    const T* lse = static_cast<const T*>(unit_.tensors.gradients.lse) + head_ * call_.total_q +
+                   sequence_.q_begin;
     for (std::int64_t i = 0; i < kMobaTile; ++i) {
       const std::int64_t row = list == nullptr || i >= count ? first + i : list[i];
       const bool sees = i < count && lse[row] != -std::numeric_limits<T>::infinity();
@@ -202,26 +203,26 @@ class Worker {
     table_.attend_backward(shape_, keys, tile, dk, dv);
     MobaTarget target{
         range_.dq - range_.first_row * shape_.stride, {}, shape_.stride, count, list, first};
-    table_.add_rows(dq_, shape_.stride, target, plan_.dim);
+    table_.add_rows(dq_, shape_.stride, target, call_.head_dim);
   }
 
   void load_tile(
-      const MobaTensor& tensor,
+      const AttentionTensor& tensor,
       const std::int32_t* list,
       std::int64_t first,
       std::int64_t count,
       T* rows,
       T* lanes) {
-    MobaRows from = tensor.rows(sequence_.q_begin, head_);
+    MobaRows from = moba_rows(tensor, sequence_.q_begin, head_);
     from.rows = list;
     from.first = first;
     from.count = count;
-    table_.gather(from, plan_.dim, rows, shape_.stride);
-    table_.transpose(rows, shape_.stride, count, plan_.dim, lanes);
+    table_.gather(from, call_.head_dim, rows, shape_.stride);
+    table_.transpose(rows, shape_.stride, count, call_.head_dim, lanes);
   }
 
   const Unit<T>& unit_;
-  const MobaPlan& plan_;
+  const MobaCall& call_;
   const MobaSequence& sequence_;
   std::int64_t head_;
   const T* delta_;
@@ -244,25 +245,25 @@ class Worker {
   T* factors_;
 };
 
-// Few ranges where the heads alone keep threads busy or a sequence is short.
-std::int64_t range_count(const MobaPlan& plan, const MobaSequence& sequence) {
+// Number of ranges: few where the heads alone keep threads busy or a sequence is short.
+std::int64_t range_count(const MobaCall& call, const MobaSequence& sequence) {
   constexpr std::int64_t kMost = 4;
   if (sequence.keys < kLongSequence) {
     return 1;
   }
-  return std::max<std::int64_t>(kMost / plan.kv_heads, 1);
+  return std::max<std::int64_t>(kMost / call.kv_heads, 1);
 }
 
 template <typename T>
 std::vector<Range<T>> cut_ranges(const Unit<T>& unit, std::int64_t head, std::int64_t count) {
   const MobaSequence& sequence = unit.sequence;
-  const std::int64_t choice = unit.plan.choice_of(head);
+  const std::int64_t choice = unit.call.choice_of(head);
   std::vector<std::int64_t> work{0};
   for (std::int64_t b = 0; b < sequence.blocks; ++b) {
     const auto listed = static_cast<std::int64_t>(unit.state.list(sequence, choice, b).size());
-    const std::int64_t key = b * unit.plan.options.block;
-    const bool held = key < unit.last_key() && key + unit.plan.options.block > unit.first_key();
-    work.push_back(work.back() + (held ? listed + unit.plan.options.block : 0));
+    const std::int64_t key = b * unit.call.options.block;
+    const bool held = key < unit.last_key() && key + unit.call.options.block > unit.first_key();
+    work.push_back(work.back() + (held ? listed + unit.call.options.block : 0));
   }
   std::vector<Range<T>> ranges;
   std::int64_t begin = 0;
@@ -271,12 +272,12 @@ std::vector<Range<T>> cut_ranges(const Unit<T>& unit, std::int64_t head, std::in
     const auto found = std::lower_bound(work.begin() + begin, work.end(), goal);
     const std::int64_t end =
         r + 1 == count ? sequence.blocks : std::min(found - work.begin(), sequence.blocks);
-    const std::int64_t first_key = begin * unit.plan.options.block;
+    const std::int64_t first_key = begin * unit.call.options.block;
     const std::int64_t first_row = first_key - (sequence.keys - sequence.queries);
     ranges.push_back(
         {begin,
          end,
-         unit.plan.causal ? std::clamp<std::int64_t>(first_row, 0, sequence.queries) : 0,
+         unit.call.causal ? std::clamp<std::int64_t>(first_row, 0, sequence.queries) : 0,
          nullptr});
     begin = end;
   }
@@ -289,20 +290,20 @@ template <typename T>
 void make_delta(
     const Unit<T>& unit, std::int64_t head, std::int64_t begin, std::int64_t end, T* delta) {
   const MobaTable<T>& table = moba_table<T>();
-  const std::int64_t stride = moba_row_stride<T>(unit.plan.dim);
+  const std::int64_t stride = moba_row_stride<T>(unit.call.head_dim);
   T* out = moba_scratch<T>(2 * kMobaTile * stride);
   T* dout = out + kMobaTile * stride;
   for (std::int64_t row = begin; row < end; row += kMobaTile) {
     const std::int64_t count = std::min(kMobaTile, end - row);
-    MobaRows rows = unit.tensors.out.rows(unit.sequence.q_begin, head);
+    MobaRows rows = moba_rows(unit.tensors.gradients.out, unit.sequence.q_begin, head);
     rows.first = row;
     rows.count = count;
-    table.gather(rows, unit.plan.dim, out, stride);
-    rows = unit.tensors.dout.rows(unit.sequence.q_begin, head);
+    table.gather(rows, unit.call.head_dim, out, stride);
+    rows = moba_rows(unit.tensors.gradients.dout, unit.sequence.q_begin, head);
     rows.first = row;
     rows.count = count;
-    table.gather(rows, unit.plan.dim, dout, stride);
-    table.row_dots(out, dout, stride, count, unit.plan.dim, delta + row);
+    table.gather(rows, unit.call.head_dim, dout, stride);
+    table.row_dots(out, dout, stride, count, unit.call.head_dim, delta + row);
   }
 }
 
@@ -315,59 +316,59 @@ void write_dq(
     std::int64_t begin,
     std::int64_t end) {
   const MobaTable<T>& table = moba_table<T>();
-  const std::int64_t stride = moba_row_stride<T>(unit.plan.dim);
+  const std::int64_t stride = moba_row_stride<T>(unit.call.head_dim);
   T* sum = ranges.front().dq;
   for (std::size_t r = 1; r < ranges.size(); ++r) {
     const std::int64_t first = std::max(begin, ranges[r].first_row);
     if (first < end) {
       const MobaTarget target{sum, {}, stride, end - first, nullptr, first};
       const T* own = ranges[r].dq + (first - ranges[r].first_row) * stride;
-      table.add_rows(own, stride, target, unit.plan.dim);
+      table.add_rows(own, stride, target, unit.call.head_dim);
     }
   }
   T factors[static_cast<std::size_t>(kTaskRows)];
-  std::fill_n(factors, end - begin, static_cast<T>(unit.plan.scale));
-  MobaTarget target = unit.tensors.dq.rows(unit.sequence.q_begin, head);
+  std::fill_n(factors, end - begin, static_cast<T>(unit.call.scale));
+  MobaTarget target = moba_target(unit.tensors.gradients.dq, unit.sequence.q_begin, head);
   target.first = begin;
   target.count = end - begin;
-  table.scatter(sum + begin * stride, stride, factors, target, unit.plan.dim);
+  table.scatter(sum + begin * stride, stride, factors, target, unit.call.head_dim);
 }
 
 template <typename T>
 void write_group(const Unit<T>& unit, std::int64_t begin, std::int64_t end) {
-  const std::int64_t stride = moba_row_stride<T>(unit.plan.dim);
+  const std::int64_t stride = moba_row_stride<T>(unit.call.head_dim);
   T factors[static_cast<std::size_t>(kTaskRows)];
-  const auto write = [&](const MobaOutput& to, const T* from, T factor) {
+  const auto write = [&](const AttentionTensor& to, const T* from, T factor) {
     std::fill_n(factors, end - begin, factor);
-    MobaTarget target = to.rows(unit.token(unit.first_key()), unit.kv_head);
+    MobaTarget target = moba_target(to, unit.token(unit.first_key()), unit.kv_head);
     target.first = begin;
     target.count = end - begin;
-    moba_table<T>().scatter(from + begin * stride, stride, factors, target, unit.plan.dim);
+    moba_table<T>().scatter(from + begin * stride, stride, factors, target, unit.call.head_dim);
   };
-  write(unit.tensors.dk, unit.dk, static_cast<T>(unit.plan.scale));
-  write(unit.tensors.dv, unit.dv, T{1});
+  write(unit.tensors.gradients.dk, unit.dk, static_cast<T>(unit.call.scale));
+  write(unit.tensors.gradients.dv, unit.dv, T{1});
 }
 
 template <typename T>
 void run_unit(Unit<T> unit, const Runner& run) {
-  const MobaPlan& plan = unit.plan;
+  const MobaCall& call = unit.call;
   const MobaSequence& sequence = unit.sequence;
-  const std::int64_t stride = moba_row_stride<T>(plan.dim);
+  const std::int64_t stride = moba_row_stride<T>(call.head_dim);
   const std::int64_t row_tasks = (sequence.queries + kTaskRows - 1) / kTaskRows;
   const auto end_of = [](std::int64_t task, std::int64_t count) {
     return std::min((task + 1) * kTaskRows, count);
   };
   const std::int64_t keys = unit.last_key() - unit.first_key();
   Buffer<T> group;
-  if (plan.group > 1) {
+  if (call.group() > 1) {
     unit.dk = group.reserve(2 * keys * stride);
     unit.dv = unit.dk + keys * stride;
     std::fill_n(unit.dk, 2 * keys * stride, T{0});
   }
   Buffer<T> queries;
-  for (std::int64_t h = 0; h < plan.group; ++h) {
-    const std::int64_t head = unit.kv_head * plan.group + h;
-    std::vector<Range<T>> ranges = cut_ranges(unit, head, range_count(plan, sequence));
+  for (std::int64_t h = 0; h < call.group(); ++h) {
+    const std::int64_t head = unit.kv_head * call.group() + h;
+    std::vector<Range<T>> ranges = cut_ranges(unit, head, range_count(call, sequence));
     std::int64_t size = MobaArena<T>::rounded(sequence.queries);
     for (const Range<T>& range : ranges) {
       size += (sequence.queries - range.first_row) * stride;
@@ -387,7 +388,7 @@ void run_unit(Unit<T> unit, const Runner& run) {
       write_dq(unit, head, ranges, task * kTaskRows, end_of(task, sequence.queries));
     });
   }
-  if (plan.group > 1) {
+  if (call.group() > 1) {
     run((keys + kTaskRows - 1) / kTaskRows,
         [&](std::int64_t task) { write_group(unit, task * kTaskRows, end_of(task, keys)); });
   }
@@ -395,13 +396,13 @@ void run_unit(Unit<T> unit, const Runner& run) {
 
 template <typename T>
 void gradients_as(
-    const MobaPlan& plan, const MobaGradientTensors& tensors, const MobaSelection::State& state) {
+    const MobaCall& call, const MobaGradientTensors& tensors, const MobaSelection::State& state) {
   std::vector<Unit<T>> side_by_side;
   std::vector<Unit<T>> one_by_one;
-  for (const MobaSequence& sequence : plan.sequences) {
-    auto& units = range_count(plan, sequence) == 1 ? side_by_side : one_by_one;
-    for (std::int64_t head = 0; !sequence.dense && head < plan.kv_heads; ++head) {
-      units.push_back({plan, tensors, state, sequence, head, nullptr, nullptr});
+  for (const MobaSequence& sequence : call.cut_sequences) {
+    auto& units = range_count(call, sequence) == 1 ? side_by_side : one_by_one;
+    for (std::int64_t head = 0; !sequence.dense && head < call.kv_heads; ++head) {
+      units.push_back({call, tensors, state, sequence, head, nullptr, nullptr});
     }
   }
   const Runner alone = [](std::int64_t tasks, const std::function<void(std::int64_t)>& task) {
@@ -409,14 +410,14 @@ void gradients_as(
       task(i);
     }
   };
-  const Runner together = [&plan](
+  const Runner together = [&call](
                               std::int64_t tasks, const std::function<void(std::int64_t)>& task) {
-    run_moba_tasks(plan, tasks, task);
+    run_moba_tasks(call, tasks, task);
   };
   for (const Unit<T>& unit : one_by_one) {
     run_unit(unit, together);
   }
-  run_moba_tasks(plan, static_cast<std::int64_t>(side_by_side.size()), [&](std::int64_t task) {
+  run_moba_tasks(call, static_cast<std::int64_t>(side_by_side.size()), [&](std::int64_t task) {
     run_unit(side_by_side[static_cast<std::size_t>(task)], alone);
   });
 }
@@ -424,11 +425,11 @@ void gradients_as(
 }  // namespace
 
 void moba_gradients(
-    const MobaPlan& plan, const MobaGradientTensors& tensors, const MobaSelection::State& state) {
-  if (plan.type == AttentionType::kFloat64) {
-    gradients_as<double>(plan, tensors, state);
+    const MobaCall& call, const MobaGradientTensors& tensors, const MobaSelection::State& state) {
+  if (call.type == AttentionType::kFloat64) {
+    gradients_as<double>(call, tensors, state);
   } else {
-    gradients_as<float>(plan, tensors, state);
+    gradients_as<float>(call, tensors, state);
   }
 }
 

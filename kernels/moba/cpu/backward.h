@@ -1,13 +1,19 @@
 // Gradients of the sequences that are not dense.
 #pragma once
 
-#include "kernels/moba/cpu/dense.h"
+#include "kernels/moba/cpu/call.h"
 #include "kernels/moba/cpu/selection.h"
 
 namespace muster::kernels {
 
-// `plan` of this call: threads and scale may differ from those of the forward.
+struct MobaGradientTensors {
+  InputTensors in;
+  GradientTensors gradients;
+  MobaPart part;
+};
+
+// Threads and scale of `call` may differ from those of the forward.
 void moba_gradients(
-    const MobaPlan& plan, const MobaGradientTensors& tensors, const MobaSelection::State& state);
+    const MobaCall& call, const MobaGradientTensors& tensors, const MobaSelection::State& state);
 
 }  // namespace muster::kernels

@@ -35,20 +35,20 @@ struct TaskResult {
 template <typename T>
 class Window {
  public:
-  Window(const MobaPlan& plan, const MobaForwardTensors& tensors, const MobaSelection::State& state)
-      : plan_(plan),
+  Window(const MobaCall& call, const MobaForwardTensors& tensors, const MobaSelection::State& state)
+      : call_(call),
         tensors_(tensors),
         state_(state),
         table_(moba_table<T>()),
-        chunk_(moba_chunk<T>(plan, kBlockBytes)) {
+        chunk_(moba_chunk<T>(call, kBlockBytes)) {
     shape_ = {
-        plan.dim,
-        moba_row_stride<T>(plan.dim),
-        static_cast<T>(plan.scale),
-        static_cast<T>(plan.softcap)};
+        call.head_dim,
+        moba_row_stride<T>(call.head_dim),
+        static_cast<T>(call.scale),
+        static_cast<T>(call.softcap)};
     using Arena = MobaArena<T>;
-    const std::int64_t window = std::min(kWindow, plan.total_q);
-    const std::int64_t queries = plan.dim * kMobaTileStride;
+    const std::int64_t window = std::min(kWindow, call.total_q);
+    const std::int64_t queries = call.head_dim * kMobaTileStride;
     const std::int64_t scores = kMobaKeyStep * kMobaTileStride;
     const std::int64_t rows = kMobaTile * shape_.stride;
     const std::int64_t size = 2 * chunk_ * shape_.stride + 2 * rows + Arena::rounded(queries) +
@@ -84,15 +84,15 @@ class Window {
     std::fill_n(max_, count, -std::numeric_limits<T>::infinity());
     std::fill_n(raw_max_, count, -std::numeric_limits<T>::infinity());
     std::fill_n(sum_, count, T{0});
-    if (plan_.causal) {
+    if (call_.causal) {
       attend_current();
     }
-    const std::int64_t blocks = plan_.candidates(*sequence_, end_ - 1);
+    const std::int64_t blocks = call_.candidates(*sequence_, end_ - 1);
     for (std::int64_t b = 0; b < blocks; ++b) {
-      const auto list = state_.list_within(*sequence_, plan_.choice_of(head_), b, begin_, end_);
+      const auto list = state_.list_within(*sequence_, call_.choice_of(head_), b, begin_, end_);
       if (!list.empty()) {
-        const std::int64_t first = b * plan_.options.block;
-        const std::int64_t last = std::min(first + plan_.options.block, sequence_->keys);
+        const std::int64_t first = b * call_.options.block;
+        const std::int64_t last = std::min(first + call_.options.block, sequence_->keys);
         attend_list(list, first, last);
       }
     }
@@ -100,14 +100,14 @@ class Window {
   }
 
  private:
-  // The block that each query lies in: consecutive queries, the later ones seeing more of it.
+  // Attends to the current block of each query: consecutive queries, the later ones see more of it.
   void attend_current() {
     const std::int64_t shift = sequence_->keys - sequence_->queries;
     std::int64_t row = std::max(begin_, -shift);
     while (row < end_) {
-      const std::int64_t block = (row + shift) / plan_.options.block;
-      const std::int64_t first = block * plan_.options.block;
-      const std::int64_t rows_end = std::min(end_, first + plan_.options.block - shift);
+      const std::int64_t block = (row + shift) / call_.options.block;
+      const std::int64_t first = block * call_.options.block;
+      const std::int64_t rows_end = std::min(end_, first + call_.options.block - shift);
       const std::int64_t keys_end = rows_end + shift;
       const std::int64_t last = tensors_.part.last(keys_end);
       for (std::int64_t key = tensors_.part.first(first); key < last; key += chunk_) {
@@ -135,14 +135,14 @@ class Window {
   }
 
   void load_keys(std::int64_t key, std::int64_t count) {
-    const std::int64_t kv_head = head_ / plan_.group;
+    const std::int64_t kv_head = head_ / call_.group();
     const std::int64_t token = sequence_->k_begin + key - tensors_.part.begin;
-    MobaRows rows = tensors_.k.rows(token, kv_head);
+    MobaRows rows = moba_rows(tensors_.in.k, token, kv_head);
     rows.count = count;
-    table_.gather(rows, plan_.dim, k_, shape_.stride);
-    rows = tensors_.v.rows(token, kv_head);
+    table_.gather(rows, call_.head_dim, k_, shape_.stride);
+    rows = moba_rows(tensors_.in.v, token, kv_head);
     rows.count = count;
-    table_.gather(rows, plan_.dim, v_, shape_.stride);
+    table_.gather(rows, call_.head_dim, v_, shape_.stride);
     keys_ = count;
   }
 
@@ -153,12 +153,12 @@ class Window {
       std::int64_t count,
       std::int64_t keys,
       std::int64_t diagonal) {
-    MobaRows rows = tensors_.q.rows(sequence_->q_begin, head_);
+    MobaRows rows = moba_rows(tensors_.in.q, sequence_->q_begin, head_);
     rows.rows = list;
     rows.first = first;
     rows.count = count;
-    table_.gather(rows, plan_.dim, rows_, shape_.stride);
-    table_.transpose(rows_, shape_.stride, count, plan_.dim, queries_);
+    table_.gather(rows, call_.head_dim, rows_, shape_.stride);
+    table_.transpose(rows_, shape_.stride, count, call_.head_dim, queries_);
     const auto place = [&](std::int64_t i) {
       return (list == nullptr ? first + i : list[i]) - begin_;
     };
@@ -187,23 +187,24 @@ class Window {
   TaskResult finish() {
     TaskResult result;
     const std::int64_t count = end_ - begin_;
-    T* lse = static_cast<T*>(tensors_.lse) + head_ * plan_.total_q + sequence_->q_begin + begin_;
+    T* lse =
+        static_cast<T*>(tensors_.out.lse) + head_ * call_.total_q + sequence_->q_begin + begin_;
     for (std::int64_t i = 0; i < count; ++i) {
       const bool empty = sum_[i] == T{0};
       factors_[i] = empty ? T{0} : T{1} / sum_[i];
       lse[i] = empty ? -std::numeric_limits<T>::infinity() : max_[i] + std::log(sum_[i]);
       result.max_logit = std::max(result.max_logit, static_cast<double>(raw_max_[i]));
     }
-    MobaTarget target = tensors_.out.rows(sequence_->q_begin, head_);
+    MobaTarget target = moba_target(tensors_.out.out, sequence_->q_begin, head_);
     target.first = begin_;
     target.count = count;
-    table_.scatter(out_, shape_.stride, factors_, target, plan_.dim);
+    table_.scatter(out_, shape_.stride, factors_, target, call_.head_dim);
     if (tensors_.count_nonfinite) {
       for (std::int64_t i = 0; i < count; ++i) {
         const bool bad = nonfinite(i);
         result.nonfinite += bad ? 1 : 0;
         if (bad && tensors_.bad_rows != nullptr) {
-          tensors_.bad_rows[head_ * plan_.total_q + sequence_->q_begin + begin_ + i] = 1;
+          tensors_.bad_rows[head_ * call_.total_q + sequence_->q_begin + begin_ + i] = 1;
         }
       }
     }
@@ -219,11 +220,11 @@ class Window {
     const MobaRows rows{out_ + row * shape_.stride, type, shape_.stride, 1, nullptr, 0};
     double square = 0;
     std::int64_t count = 0;
-    moba_tables().gate.norms(rows, plan_.dim, &square, &count);
+    moba_tables().gate.norms(rows, call_.head_dim, &square, &count);
     return count > 0;
   }
 
-  const MobaPlan& plan_;
+  const MobaCall& call_;
   const MobaForwardTensors& tensors_;
   const MobaSelection::State& state_;
   const MobaTable<T>& table_;
@@ -235,13 +236,13 @@ class Window {
   T* rows_;
   T* queries_;
   MobaTile<T> tile_;
-  // The window's state.
+  // State of the window.
   T* out_;
   T* max_;
   T* raw_max_;
   T* sum_;
   T* factors_;
-  // Of the task.
+  // The current task.
   const MobaSequence* sequence_{nullptr};
   std::int64_t head_{0};
   std::int64_t begin_{0};
@@ -254,22 +255,22 @@ void forward_as(
     const MobaSelection::State& state,
     std::vector<float>& max_logit,
     std::vector<std::int64_t>& nonfinite) {
-  const MobaPlan& plan = state.plan;
+  const MobaCall& call = state.call;
   std::vector<Task> tasks;
-  for (const MobaSequence& sequence : plan.sequences) {
-    for (std::int64_t head = 0; !sequence.dense && head < plan.heads; ++head) {
+  for (const MobaSequence& sequence : call.cut_sequences) {
+    for (std::int64_t head = 0; !sequence.dense && head < call.heads; ++head) {
       for (std::int64_t row = 0; row < sequence.queries; row += kWindow) {
         tasks.push_back({&sequence, head, row, std::min(row + kWindow, sequence.queries)});
       }
     }
   }
   std::vector<TaskResult> results(tasks.size());
-  run_moba_tasks(plan, static_cast<std::int64_t>(tasks.size()), [&](std::int64_t number) {
+  run_moba_tasks(call, static_cast<std::int64_t>(tasks.size()), [&](std::int64_t number) {
     const auto index = static_cast<std::size_t>(number);
-    results[index] = Window<T>(plan, tensors, state).run(tasks[index]);
+    results[index] = Window<T>(call, tensors, state).run(tasks[index]);
   });
-  max_logit.assign(static_cast<std::size_t>(plan.heads), -std::numeric_limits<float>::infinity());
-  nonfinite.assign(static_cast<std::size_t>(plan.heads), 0);
+  max_logit.assign(static_cast<std::size_t>(call.heads), -std::numeric_limits<float>::infinity());
+  nonfinite.assign(static_cast<std::size_t>(call.heads), 0);
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     const auto head = static_cast<std::size_t>(tasks[i].head);
     max_logit[head] = std::max(max_logit[head], static_cast<float>(results[i].max_logit));
@@ -284,7 +285,7 @@ void moba_attend_all(
     const MobaSelection::State& state,
     std::vector<float>& max_logit,
     std::vector<std::int64_t>& nonfinite) {
-  if (state.plan.type == AttentionType::kFloat64) {
+  if (state.call.type == AttentionType::kFloat64) {
     forward_as<double>(tensors, state, max_logit, nonfinite);
   } else {
     forward_as<float>(tensors, state, max_logit, nonfinite);

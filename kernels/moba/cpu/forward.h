@@ -10,23 +10,21 @@
 namespace muster::kernels {
 
 struct MobaForwardTensors {
-  MobaTensor q;
-  MobaTensor k;
-  MobaTensor v;
-  MobaOutput out;
-  void* lse{nullptr};
+  InputTensors in;
+  OutputTensors out;
   bool count_nonfinite{false};
   MobaPart part;
   std::uint8_t* bad_rows{nullptr};  // [heads, total_q] set for rows that are not finite, or null
 };
 
-// Keys of a block that are worked on at once: as many as fit in `bytes` with their values, equal
+// Number of keys of a block to process at once: as many as fit in `bytes` with their values, equal
 // pieces of a block, whole steps of the kernel.
 template <typename T>
-std::int64_t moba_chunk(const MobaPlan& plan, std::int64_t bytes) {
-  const std::int64_t row = 2 * moba_row_stride<T>(plan.dim) * static_cast<std::int64_t>(sizeof(T));
+std::int64_t moba_chunk(const MobaCall& call, std::int64_t bytes) {
+  const std::int64_t row =
+      2 * moba_row_stride<T>(call.head_dim) * static_cast<std::int64_t>(sizeof(T));
   const std::int64_t most = bytes / row / kMobaKeyStep * kMobaKeyStep;
-  const std::int64_t block = plan.options.block < plan.total_k ? plan.options.block : plan.total_k;
+  const std::int64_t block = call.options.block < call.total_k ? call.options.block : call.total_k;
   if (block <= most) {
     return block < 1 ? 1 : block;
   }

@@ -21,7 +21,7 @@ struct Task {
   std::int64_t end;
 };
 
-// Of one task, per head of its choice.
+// Results of one task, per head of its choice.
 struct Report {
   std::vector<float> top;
   std::vector<std::int64_t> nonfinite;
@@ -32,18 +32,18 @@ struct Report {
 // Tiles of queries of one task against all blocks that they may choose.
 class Gate {
  public:
-  Gate(const MobaPlan& plan, const MobaTensor& q, const float* means, bool report)
-      : plan_(plan),
+  Gate(const MobaCall& call, const AttentionTensor& q, const float* means, bool report)
+      : call_(call),
         q_(q),
         means_(means),
         report_(report),
-        heads_(plan.options.share_in_group ? plan.group : 1),
-        stride_(moba_row_stride<float>(plan.dim)),
-        wanted_(plan.scored_blocks()),
+        heads_(call.options.share_in_group ? call.group() : 1),
+        stride_(moba_row_stride<float>(call.head_dim)),
+        wanted_(call.scored_blocks()),
         slots_(wanted_ + (report ? 1 : 0)) {
     using Arena = MobaArena<float>;
     const std::int64_t tile = kMobaTile * kMobaTileStride;
-    const std::int64_t queries = heads_ * plan.dim * kMobaTileStride;
+    const std::int64_t queries = heads_ * call.head_dim * kMobaTileStride;
     const std::int64_t best = slots_ * kMobaTileStride;
     const std::int64_t size = Arena::rounded(kMobaTile * stride_) + Arena::rounded(queries) +
                               2 * tile + 2 * Arena::rounded(best) + (2 + 2 * heads_) * kMobaTile;
@@ -80,9 +80,9 @@ class Gate {
       Report& report) {
     std::int64_t blocks = 0;
     for (std::int64_t i = 0; i < kMobaTile; ++i) {
-      const std::int64_t all = i < count ? plan_.candidates(*task.sequence, row + i) : 0;
+      const std::int64_t all = i < count ? call_.candidates(*task.sequence, row + i) : 0;
       const std::int64_t scored =
-          plan_.options.force_neighbour ? std::max<std::int64_t>(all - 1, 0) : all;
+          call_.options.force_neighbour ? std::max<std::int64_t>(all - 1, 0) : all;
       candidates_[i] = static_cast<float>(all);
       limits_[i] = static_cast<float>(scored);
       blocks = std::max(blocks, all);
@@ -113,22 +113,24 @@ class Gate {
   void load_queries(const Task& task, std::int64_t row, std::int64_t count) {
     const MobaTable<float>& table = moba_table<float>();
     for (std::int64_t h = 0; h < heads_; ++h) {
-      MobaRows rows = q_.rows(task.sequence->q_begin, task.choice * heads_ + h);
+      MobaRows rows = moba_rows(q_, task.sequence->q_begin, task.choice * heads_ + h);
       rows.first = row;
       rows.count = count;
-      table.gather(rows, plan_.dim, rows_, stride_);
-      table.transpose(rows_, stride_, count, plan_.dim, queries_ + h * plan_.dim * kMobaTileStride);
+      table.gather(rows, call_.head_dim, rows_, stride_);
+      table.transpose(
+          rows_, stride_, count, call_.head_dim, queries_ + h * call_.head_dim * kMobaTileStride);
     }
   }
 
   void score(const Task& task, std::int64_t first, std::int64_t count) {
     const MobaTable<float>& table = moba_table<float>();
-    const std::int64_t kv_head = task.choice * heads_ / plan_.group;
+    const std::int64_t kv_head = task.choice * heads_ / call_.group();
     const float* means =
-        means_ + (kv_head * plan_.total_blocks + task.sequence->first_block + first) * plan_.dim;
+        means_ +
+        (kv_head * call_.total_blocks + task.sequence->first_block + first) * call_.head_dim;
     const auto multiply = [&](std::int64_t h, bool add, float* to) {
-      const float* queries = queries_ + h * plan_.dim * kMobaTileStride;
-      table.scores(means, plan_.dim, count, plan_.dim, queries, add, to);
+      const float* queries = queries_ + h * call_.head_dim * kMobaTileStride;
+      table.scores(means, call_.head_dim, count, call_.head_dim, queries, add, to);
     };
     for (std::int64_t h = 0; h < heads_; ++h) {
       multiply(h, h > 0, scores_);
@@ -159,8 +161,8 @@ class Gate {
         picks[count++] = static_cast<std::int32_t>(block);
       }
     }
-    const std::int64_t current = plan_.current_block(sequence, row);
-    if (plan_.options.force_neighbour && current > 0 && count < picks.size()) {
+    const std::int64_t current = call_.current_block(sequence, row);
+    if (call_.options.force_neighbour && current > 0 && count < picks.size()) {
       picks[count++] = static_cast<std::int32_t>(current - 1);
     }
     std::sort(picks.begin(), picks.begin() + static_cast<std::ptrdiff_t>(count));
@@ -179,8 +181,8 @@ class Gate {
     }
   }
 
-  const MobaPlan& plan_;
-  const MobaTensor& q_;
+  const MobaCall& call_;
+  const AttentionTensor& q_;
   const float* means_;
   bool report_;
   std::int64_t heads_;
@@ -198,10 +200,10 @@ class Gate {
   float* nonfinite_;
 };
 
-std::vector<Task> gate_tasks(const MobaPlan& plan) {
+std::vector<Task> gate_tasks(const MobaCall& call) {
   std::vector<Task> tasks;
-  for (const MobaSequence& sequence : plan.sequences) {
-    for (std::int64_t choice = 0; !sequence.dense && choice < plan.choices(); ++choice) {
+  for (const MobaSequence& sequence : call.cut_sequences) {
+    for (std::int64_t choice = 0; !sequence.dense && choice < call.choices(); ++choice) {
       for (std::int64_t row = 0; row < sequence.queries; row += kTaskRows) {
         tasks.push_back({&sequence, choice, row, std::min(row + kTaskRows, sequence.queries)});
       }
@@ -212,51 +214,54 @@ std::vector<Task> gate_tasks(const MobaPlan& plan) {
 
 }  // namespace
 
-void make_block_means(const MobaPlan& plan, const MobaTensor& k, float* means) {
+void make_block_means(const MobaCall& call, const AttentionTensor& k, float* means) {
   struct Block {
     std::int64_t key;
     std::int64_t count;
   };
 
   std::vector<Block> blocks;
-  for (const MobaSequence& sequence : plan.sequences) {
+  for (const MobaSequence& sequence : call.cut_sequences) {
     for (std::int64_t b = 0; b < sequence.blocks; ++b) {
-      const std::int64_t begin = b * plan.options.block;
+      const std::int64_t begin = b * call.options.block;
       blocks.push_back(
-          {sequence.k_begin + begin, std::min(plan.options.block, sequence.keys - begin)});
+          {sequence.k_begin + begin, std::min(call.options.block, sequence.keys - begin)});
     }
   }
-  const std::int64_t pieces = (plan.total_blocks + kTaskBlocks - 1) / kTaskBlocks;
-  run_moba_tasks(plan, plan.kv_heads * pieces, [&](std::int64_t task) {
+  const std::int64_t pieces = (call.total_blocks + kTaskBlocks - 1) / kTaskBlocks;
+  run_moba_tasks(call, call.kv_heads * pieces, [&](std::int64_t task) {
     const std::int64_t head = task / pieces;
     const std::int64_t begin = task % pieces * kTaskBlocks;
-    const std::int64_t end = std::min(begin + kTaskBlocks, plan.total_blocks);
+    const std::int64_t end = std::min(begin + kTaskBlocks, call.total_blocks);
     for (std::int64_t b = begin; b < end; ++b) {
       const Block& block = blocks[static_cast<std::size_t>(b)];
-      MobaRows rows = k.rows(block.key, head);
+      MobaRows rows = moba_rows(k, block.key, head);
       rows.count = block.count;
-      float* mean = means + (head * plan.total_blocks + b) * plan.dim;
-      moba_tables().gate.mean(rows, plan.dim, mean);
+      float* mean = means + (head * call.total_blocks + b) * call.head_dim;
+      moba_tables().gate.mean(rows, call.head_dim, mean);
     }
   });
 }
 
 void choose_blocks(
-    const MobaTensor& q, const float* means, MobaSelection::State& state, MobaGateReport* report) {
-  const MobaPlan& plan = state.plan;
-  const std::vector<Task> tasks = gate_tasks(plan);
-  const std::int64_t heads = plan.options.share_in_group ? plan.group : 1;
+    const AttentionTensor& q,
+    const float* means,
+    MobaSelection::State& state,
+    MobaGateReport* report) {
+  const MobaCall& call = state.call;
+  const std::vector<Task> tasks = gate_tasks(call);
+  const std::int64_t heads = call.options.share_in_group ? call.group() : 1;
   std::vector<Report> reports(tasks.size());
-  run_moba_tasks(plan, static_cast<std::int64_t>(tasks.size()), [&](std::int64_t number) {
+  run_moba_tasks(call, static_cast<std::int64_t>(tasks.size()), [&](std::int64_t number) {
     const auto index = static_cast<std::size_t>(number);
     reports[index].top.assign(static_cast<std::size_t>(heads), kMinusInfinity);
     reports[index].nonfinite.assign(static_cast<std::size_t>(heads), 0);
-    Gate(plan, q, means, report != nullptr).run(tasks[index], state, reports[index]);
+    Gate(call, q, means, report != nullptr).run(tasks[index], state, reports[index]);
   });
   if (report == nullptr) {
     return;
   }
-  const auto count = static_cast<std::size_t>(plan.heads);
+  const auto count = static_cast<std::size_t>(call.heads);
   report->top.assign(count, kMinusInfinity);
   report->nonfinite.assign(count, 0);
   report->margin_sum.assign(count, 0);

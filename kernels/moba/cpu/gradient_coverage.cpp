@@ -1,5 +1,7 @@
-// What a loss mask leaves of the gradients, and how much work a call is.
-#include "kernels/moba/cpu/scratch.h"
+// Gradient coverage under a loss mask, and the operation count of a call.
+#include "kernels/attention/cpu/gradient_coverage.h"
+
+#include "kernels/attention/cpu/check.h"
 #include "kernels/moba/cpu/selection.h"
 
 #include <algorithm>
@@ -8,60 +10,37 @@ namespace muster::kernels {
 
 namespace {
 
-// Tokens of which any head has a gradient that is not 0.
-std::vector<char> tokens_with_gradient(const MobaPlan& plan, const MobaTensor& dout) {
-  std::vector<char> result(static_cast<std::size_t>(plan.total_q), 0);
-  const MobaTable<double>& table = moba_table<double>();
-  const std::int64_t stride = moba_row_stride<double>(plan.dim);
-  double* rows = moba_scratch<double>(kMobaTile * stride);
-  for (std::int64_t head = 0; head < plan.heads; ++head) {
-    for (std::int64_t token = 0; token < plan.total_q; token += kMobaTile) {
-      MobaRows from = dout.rows(0, head);
-      from.first = token;
-      from.count = std::min(kMobaTile, plan.total_q - token);
-      table.gather(from, plan.dim, rows, stride);
-      for (std::int64_t i = 0; i < from.count; ++i) {
-        const double* row = rows + i * stride;
-        const bool any = std::any_of(row, row + plan.dim, [](double x) { return x != 0; });
-        char& token_has = result[static_cast<std::size_t>(token + i)];
-        token_has = any ? 1 : token_has;
-      }
-    }
-  }
-  return result;
-}
-
 // Marks the blocks of `sequence` that the query heads of a kv head attend to from marked tokens.
 void mark_blocks(
     const MobaSelection::State& state,
     const MobaSequence& sequence,
     std::int64_t kv_head,
-    const std::vector<char>& tokens,
+    const std::vector<bool>& tokens,
     std::vector<char>& blocks) {
-  const MobaPlan& plan = state.plan;
+  const MobaCall& call = state.call;
   const auto mark = [&](std::int64_t block) {
     blocks[static_cast<std::size_t>(sequence.first_block + block)] = 1;
   };
   for (std::int64_t row = 0; row < sequence.queries; ++row) {
-    if (tokens[static_cast<std::size_t>(sequence.q_begin + row)] == 0) {
+    if (!tokens[static_cast<std::size_t>(sequence.q_begin + row)]) {
       continue;
     }
-    const std::int64_t current = plan.current_block(sequence, row);
+    const std::int64_t current = call.current_block(sequence, row);
     if (current >= 0) {
       mark(current);
     }
-    const std::int64_t seen = plan.causal ? current + 1 : sequence.blocks;
+    const std::int64_t seen = call.causal ? current + 1 : sequence.blocks;
     for (std::int64_t block = 0; sequence.dense && block < seen; ++block) {
       mark(block);
     }
   }
-  const std::int64_t per_choice = plan.options.share_in_group ? plan.group : 1;
-  for (std::int64_t h = 0; h < plan.group && !sequence.dense; h += per_choice) {
-    const std::int64_t choice = plan.choice_of(kv_head * plan.group + h);
+  const std::int64_t per_choice = call.options.share_in_group ? call.group() : 1;
+  for (std::int64_t h = 0; h < call.group() && !sequence.dense; h += per_choice) {
+    const std::int64_t choice = call.choice_of(kv_head * call.group() + h);
     for (std::int64_t block = 0; block < sequence.blocks; ++block) {
       const auto list = state.list(sequence, choice, block);
       const bool reached = std::any_of(list.begin(), list.end(), [&](std::int32_t row) {
-        return tokens[static_cast<std::size_t>(sequence.q_begin + row)] != 0;
+        return tokens[static_cast<std::size_t>(sequence.q_begin + row)];
       });
       if (reached) {
         mark(block);
@@ -71,18 +50,18 @@ void mark_blocks(
 }
 
 // (query, key) pairs that a sequence computes for one head.
-double visible_pairs(const MobaPlan& plan, const MobaSequence& sequence) {
+double visible_pairs(const MobaCall& call, const MobaSequence& sequence) {
   double pairs = 0;
-  const double block = static_cast<double>(plan.options.block);
-  const std::int64_t past = plan.options.top_k - (plan.causal ? 1 : 0);
+  const double block = static_cast<double>(call.options.block);
+  const std::int64_t past = call.options.top_k - (call.causal ? 1 : 0);
   for (std::int64_t row = 0; row < sequence.queries; ++row) {
     const std::int64_t position = sequence.position(row);
-    if (!plan.causal) {
+    if (!call.causal) {
       pairs += std::min(static_cast<double>(past) * block, static_cast<double>(sequence.keys));
     } else if (position >= 0) {
-      const std::int64_t chosen = std::min(past, position / plan.options.block);
+      const std::int64_t chosen = std::min(past, position / call.options.block);
       pairs += static_cast<double>(chosen) * block +
-               static_cast<double>(position % plan.options.block + 1);
+               static_cast<double>(position % call.options.block + 1);
     }
   }
   return pairs;
@@ -90,54 +69,50 @@ double visible_pairs(const MobaPlan& plan, const MobaSequence& sequence) {
 
 }  // namespace
 
-GradientReach moba_gradient_reach(
-    const AttentionProblem& problem, const MobaSelection& selection, AttentionInput dout) {
+GradientCoverage moba_gradient_coverage(
+    const AttentionProblem& problem, const MobaSelection& selection, const AttentionInput& dout) {
   const MobaSelection::State& state = selection.state();
-  const auto plan = plan_moba(problem, state.plan.options);
-  if (!plan.ok() || !state.check(*plan).ok()) {
+  const auto call = moba_call(problem, state.call.options);
+  if (!call.ok() || !state.check(*call).ok()) {
     return {};
   }
-  const auto tensor = moba_input("dout", dout, *plan, plan->total_q, plan->heads);
-  if (!tensor.ok() || plan->total_q == 0) {
+  const auto tensor = query_tensor(*call, "dout", dout);
+  if (!tensor.ok()) {
     return {};
   }
-  const std::vector<char> tokens = tokens_with_gradient(*plan, *tensor);
-  GradientReach result;
-  result.query_share = static_cast<double>(std::count(tokens.begin(), tokens.end(), 1)) /
-                       static_cast<double>(plan->total_q);
-  std::int64_t reached = 0;
-  for (std::int64_t head = 0; head < plan->kv_heads; ++head) {
-    std::vector<char> blocks(static_cast<std::size_t>(plan->total_blocks), 0);
-    for (const MobaSequence& sequence : plan->sequences) {
+  const std::vector<bool> tokens = tokens_with_gradient(*call, *tensor);
+  GradientCoverage result;
+  result.queries = call->total_q;
+  result.queries_reached = std::count(tokens.begin(), tokens.end(), true);
+  result.blocks = call->kv_heads * call->total_blocks;
+  for (std::int64_t head = 0; head < call->kv_heads; ++head) {
+    std::vector<char> blocks(static_cast<std::size_t>(call->total_blocks), 0);
+    for (const MobaSequence& sequence : call->cut_sequences) {
       mark_blocks(state, sequence, head, tokens, blocks);
     }
-    reached += std::count(blocks.begin(), blocks.end(), 1);
-  }
-  if (plan->total_blocks > 0) {
-    result.block_share =
-        static_cast<double>(reached) / static_cast<double>(plan->kv_heads * plan->total_blocks);
+    result.blocks_reached += std::count(blocks.begin(), blocks.end(), 1);
   }
   return result;
 }
 
 double moba_flops(const AttentionProblem& problem, const MobaOptions& options, bool backward) {
-  const auto plan = plan_moba(problem, options);
-  if (!plan.ok()) {
+  const auto call = moba_call(problem, options);
+  if (!call.ok()) {
     return 0;
   }
   double pairs = 0;
   double scores = 0;  // (query, block) pairs of the gate
-  for (const MobaSequence& sequence : plan->sequences) {
-    pairs += visible_pairs(*plan, sequence);
+  for (const MobaSequence& sequence : call->cut_sequences) {
+    pairs += visible_pairs(*call, sequence);
     for (std::int64_t row = 0; row < sequence.queries && !sequence.dense; ++row) {
-      scores += static_cast<double>(plan->candidates(sequence, row));
+      scores += static_cast<double>(call->candidates(sequence, row));
     }
   }
-  const double width = static_cast<double>(plan->heads * plan->dim);
+  const double width = static_cast<double>(call->heads * call->head_dim);
   if (backward) {
     return 10 * width * pairs;
   }
-  return width * (4 * pairs + (plan->scored_blocks() > 0 ? 2 * scores : 0));
+  return width * (4 * pairs + (call->scored_blocks() > 0 ? 2 * scores : 0));
 }
 
 }  // namespace muster::kernels

@@ -1,4 +1,4 @@
-// What the gate chose, by query and by block.
+// Choices of the gate, by query and by block.
 #pragma once
 
 #include "kernels/moba/cpu/call.h"
@@ -10,8 +10,8 @@
 namespace muster::kernels {
 
 struct MobaSelection::State {
-  // What it was made for; `plan.sequences` hold the offsets.
-  MobaPlan plan;
+  // The call that it was made for; `call.cut_sequences` hold the offsets.
+  MobaCall call;
   // [choices, total_q, slots] block indices in the sequence, ascending, -1 after the last. The
   // current block is not among them.
   std::vector<std::int32_t> picks;
@@ -20,8 +20,8 @@ struct MobaSelection::State {
   std::vector<std::int64_t> offsets;
   std::vector<std::int32_t> rows;
 
-  // Takes the plan and makes room for picks.
-  void begin(const MobaPlan& of);
+  // Takes the call and makes room for picks.
+  void begin(const MobaCall& of);
   // Builds the lists from the picks by a counting pass.
   void build_lists();
 
@@ -29,7 +29,7 @@ struct MobaSelection::State {
       const MobaSequence& sequence, std::int64_t choice, std::int64_t row);
   [[nodiscard]] std::span<const std::int32_t> list(
       const MobaSequence& sequence, std::int64_t choice, std::int64_t block) const;
-  // Those of a list in [begin, end).
+  // Returns the part of a list in [begin, end).
   [[nodiscard]] std::span<const std::int32_t> list_within(
       const MobaSequence& sequence,
       std::int64_t choice,
@@ -37,8 +37,8 @@ struct MobaSelection::State {
       std::int64_t begin,
       std::int64_t end) const;
 
-  // That it was made by a forward of this plan: kFailedPrecondition where not.
-  [[nodiscard]] Status check(const MobaPlan& other) const;
+  // Checks that it was made by a forward of an equal call; kInvalidArgument otherwise.
+  [[nodiscard]] Status check(const MobaCall& other) const;
 };
 
 }  // namespace muster::kernels

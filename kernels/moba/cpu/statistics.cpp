@@ -1,5 +1,7 @@
 #include "kernels/moba/cpu/statistics.h"
 
+#include "kernels/attention/cpu/check.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -12,24 +14,24 @@ struct Norms {
   std::int64_t nonfinite{0};
 };
 
-// Of all rows of each head.
+// Norms over all rows of each head.
 std::vector<Norms> row_norms(
-    const MobaPlan& plan, const MobaTensor& tensor, std::int64_t tokens, std::int64_t heads) {
+    const MobaCall& call, const AttentionTensor& tensor, std::int64_t tokens, std::int64_t heads) {
   std::vector<Norms> result(static_cast<std::size_t>(heads));
-  run_moba_tasks(plan, heads, [&](std::int64_t head) {
-    MobaRows rows = tensor.rows(0, head);
+  run_moba_tasks(call, heads, [&](std::int64_t head) {
+    MobaRows rows = moba_rows(tensor, 0, head);
     rows.count = tokens;
     Norms& own = result[static_cast<std::size_t>(head)];
-    moba_tables().gate.norms(rows, plan.dim, &own.largest_square, &own.nonfinite);
+    moba_tables().gate.norms(rows, call.head_dim, &own.largest_square, &own.nonfinite);
   });
   return result;
 }
 
 // Largest squared norm of a row of each head, +inf where one is not finite.
 std::vector<double> largest_squares(
-    const MobaPlan& plan, const MobaTensor& tensor, std::int64_t tokens, std::int64_t heads) {
+    const MobaCall& call, const AttentionTensor& tensor, std::int64_t tokens, std::int64_t heads) {
   std::vector<double> result;
-  for (const Norms& norms : row_norms(plan, tensor, tokens, heads)) {
+  for (const Norms& norms : row_norms(call, tensor, tokens, heads)) {
     result.push_back(
         norms.nonfinite == 0 ? norms.largest_square : std::numeric_limits<double>::infinity());
   }
@@ -47,33 +49,36 @@ float norm_bound(double scale, std::int64_t dim, double q_square, double k_squar
 }
 
 void write_norm_bound(
-    const MobaPlan& plan, const MobaTensor& q, const MobaTensor& k, std::span<float> bound) {
-  const auto of_q = largest_squares(plan, q, plan.total_q, plan.heads);
-  const auto of_k = largest_squares(plan, k, plan.total_k, plan.kv_heads);
-  for (std::int64_t h = 0; h < plan.heads; ++h) {
+    const MobaCall& call,
+    const AttentionTensor& q,
+    const AttentionTensor& k,
+    std::span<float> bound) {
+  const auto of_q = largest_squares(call, q, call.total_q, call.heads);
+  const auto of_k = largest_squares(call, k, call.total_k, call.kv_heads);
+  for (std::int64_t h = 0; h < call.heads; ++h) {
     bound[static_cast<std::size_t>(h)] = norm_bound(
-        plan.scale,
-        plan.dim,
+        call.scale,
+        call.head_dim,
         of_q[static_cast<std::size_t>(h)],
-        of_k[static_cast<std::size_t>(h / plan.group)]);
+        of_k[static_cast<std::size_t>(h / call.group())]);
   }
 }
 
 // Queries of a dense sequence that see a block.
-std::int64_t seers(const MobaPlan& plan, const MobaSequence& sequence, std::int64_t block) {
+std::int64_t seers(const MobaCall& call, const MobaSequence& sequence, std::int64_t block) {
   const std::int64_t first =
-      block * plan.options.block - (sequence.keys - sequence.queries);  // query at its first key
-  return plan.causal ? std::clamp<std::int64_t>(sequence.queries - first, 0, sequence.queries)
+      block * call.options.block - (sequence.keys - sequence.queries);  // query at its first key
+  return call.causal ? std::clamp<std::int64_t>(sequence.queries - first, 0, sequence.queries)
                      : sequence.queries;
 }
 
 // Queries whose current block this is.
-std::int64_t residents(const MobaPlan& plan, const MobaSequence& sequence, std::int64_t block) {
-  if (!plan.causal) {
+std::int64_t residents(const MobaCall& call, const MobaSequence& sequence, std::int64_t block) {
+  if (!call.causal) {
     return 0;
   }
   const bool last = block + 1 == sequence.blocks;
-  return seers(plan, sequence, block) - (last ? 0 : seers(plan, sequence, block + 1));
+  return seers(call, sequence, block) - (last ? 0 : seers(call, sequence, block + 1));
 }
 
 // count[block] += queries of a head that chose it, the current block included; adds the choices of
@@ -84,13 +89,13 @@ void count_blocks(
     std::int64_t head,
     std::int64_t* counts,
     std::int64_t (&past)[2]) {
-  const MobaPlan& plan = state.plan;
+  const MobaCall& call = state.call;
   for (std::int64_t b = 0; b < sequence.blocks; ++b) {
-    const std::int64_t current = residents(plan, sequence, b);
+    const std::int64_t current = residents(call, sequence, b);
     const std::int64_t chosen =
         sequence.dense
-            ? seers(plan, sequence, b) - current
-            : static_cast<std::int64_t>(state.list(sequence, plan.choice_of(head), b).size());
+            ? seers(call, sequence, b) - current
+            : static_cast<std::int64_t>(state.list(sequence, call.choice_of(head), b).size());
     if (counts != nullptr) {
       counts[b] += chosen + current;
     }
@@ -100,14 +105,14 @@ void count_blocks(
 }
 
 void write_counts(const MobaSelection::State& state, const MobaStatistics& statistics) {
-  const MobaPlan& plan = state.plan;
+  const MobaCall& call = state.call;
   std::fill(statistics.block_counts.begin(), statistics.block_counts.end(), 0);
-  for (std::int64_t h = 0; h < plan.heads; ++h) {
+  for (std::int64_t h = 0; h < call.heads; ++h) {
     std::int64_t past[2] = {0, 0};
     std::int64_t* counts = statistics.block_counts.empty()
                                ? nullptr
-                               : statistics.block_counts.data() + h * plan.max_blocks;
-    for (const MobaSequence& sequence : plan.sequences) {
+                               : statistics.block_counts.data() + h * call.max_blocks;
+    for (const MobaSequence& sequence : call.cut_sequences) {
       count_blocks(state, sequence, h, counts, past);
     }
     if (!statistics.sink_share.empty()) {
@@ -128,12 +133,12 @@ void write_choice_statistics(
     const MobaSelection::State& state,
     const MobaGateReport& gate,
     const MobaStatistics& statistics) {
-  const MobaPlan& plan = state.plan;
+  const MobaCall& call = state.call;
   const bool gated = !gate.top.empty();
-  for (std::size_t h = 0; h < static_cast<std::size_t>(plan.heads); ++h) {
+  for (std::size_t h = 0; h < static_cast<std::size_t>(call.heads); ++h) {
     const std::int64_t margin_rows = gated ? gate.margin_rows[h] : 0;
     if (!statistics.gate_bound.empty()) {
-      statistics.gate_bound[h] = gated ? static_cast<float>(plan.scale) * gate.top[h]
+      statistics.gate_bound[h] = gated ? static_cast<float>(call.scale) * gate.top[h]
                                        : -std::numeric_limits<float>::infinity();
     }
     if (!statistics.nonfinite_scores.empty()) {
@@ -154,8 +159,8 @@ void write_choice_statistics(
 }
 
 void write_statistics(
-    const MobaTensor& q,
-    const MobaTensor& k,
+    const AttentionTensor& q,
+    const AttentionTensor& k,
     const MobaSelection::State& state,
     const MobaReport& report,
     const MobaStatistics& statistics) {
@@ -166,13 +171,13 @@ void write_statistics(
   set(report.nonfinite_rows, statistics.nonfinite_rows);
   write_choice_statistics(state, report.gate, statistics);
   if (!statistics.norm_bound.empty()) {
-    write_norm_bound(state.plan, q, k, statistics.norm_bound);
+    write_norm_bound(state.call, q, k, statistics.norm_bound);
   }
 }
 
 void count_nonfinite_keys(
-    const MobaPlan& plan, const MobaTensor& k, std::span<std::int64_t> nonfinite) {
-  const std::vector<Norms> norms = row_norms(plan, k, plan.total_k, plan.kv_heads);
+    const MobaCall& call, const AttentionTensor& k, std::span<std::int64_t> nonfinite) {
+  const std::vector<Norms> norms = row_norms(call, k, call.total_k, call.kv_heads);
   for (std::size_t h = 0; h < norms.size(); ++h) {
     nonfinite[h] = norms[h].nonfinite;
   }
@@ -184,18 +189,23 @@ Status moba_largest_norms(
     AttentionInput k,
     std::span<double> q_squares,
     std::span<double> k_squares) {
-  MUSTER_ASSIGN_OR_RETURN(const MobaPlan plan, plan_moba(problem, {}));
-  MUSTER_ASSIGN_OR_RETURN(
-      const MobaTensor queries, moba_input("q", q, plan, plan.total_q, plan.heads));
-  MUSTER_ASSIGN_OR_RETURN(
-      const MobaTensor keys, moba_input("k", k, plan, plan.total_k, plan.kv_heads));
-  if (static_cast<std::int64_t>(q_squares.size()) != plan.heads ||
-      static_cast<std::int64_t>(k_squares.size()) != plan.kv_heads) {
+  MUSTER_ASSIGN_OR_RETURN(const MobaCall call, moba_call(problem, {}));
+  MUSTER_ASSIGN_OR_RETURN(const AttentionTensor queries, query_tensor(call, "q", q));
+  MUSTER_ASSIGN_OR_RETURN(const AttentionTensor keys, key_tensor(call, "k", k, call.total_k));
+  if (static_cast<std::int64_t>(q_squares.size()) != call.heads ||
+      static_cast<std::int64_t>(k_squares.size()) != call.kv_heads) {
     return invalid_argument(
-        "q_squares and k_squares must have one element for each head of q and of k");
+        "q_squares and k_squares must have ",
+        call.heads,
+        " and ",
+        call.kv_heads,
+        " elements, got ",
+        q_squares.size(),
+        " and ",
+        k_squares.size());
   }
-  const auto of_q = largest_squares(plan, queries, plan.total_q, plan.heads);
-  const auto of_k = largest_squares(plan, keys, plan.total_k, plan.kv_heads);
+  const auto of_q = largest_squares(call, queries, call.total_q, call.heads);
+  const auto of_k = largest_squares(call, keys, call.total_k, call.kv_heads);
   std::copy(of_q.begin(), of_q.end(), q_squares.begin());
   std::copy(of_k.begin(), of_k.end(), k_squares.begin());
   return {};

@@ -16,7 +16,7 @@ namespace muster::kernels {
 
 namespace {
 
-// How far beyond the exact polynomial's range rounding may carry a matrix that is still right.
+// Factor by which rounding may carry a correct matrix beyond the range of the exact polynomial.
 constexpr double kRangeSlack = 1.1;
 
 std::int64_t stride_of(std::int64_t cols) {
@@ -28,7 +28,7 @@ std::int64_t stride_of(std::int64_t cols) {
 
 }  // namespace
 
-// What all products of a run share.
+// Settings that all products of a run share.
 struct NewtonSchulzEngine::Factors {
   PanelType wide;   // operands of the products with X
   PanelType small;  // and of those between matrices of the short side

@@ -27,7 +27,7 @@ struct ShiftedMatrix {
   double shift{0};
 };
 
-// What random signs z tell of a matrix.
+// Estimates from random signs z of a matrix.
 struct Probes {
   double orthogonality_error{0};  // |XX^T - I|_F / sqrt(rows), from |(XX^T - I) z|
   double largest{0};              // |XX^T z| / |X^T z|, a lower bound of the largest singular value

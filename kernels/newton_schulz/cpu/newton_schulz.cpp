@@ -11,7 +11,7 @@ namespace muster::kernels {
 
 struct NewtonSchulzWorkspace::State {
   std::unique_ptr<ThreadTeam> team{std::make_unique<ThreadTeam>(1)};
-  ThreadTeam alone{1};  // for those who work on a matrix of their own
+  ThreadTeam alone{1};  // for threads that each work on a separate matrix
   std::vector<NewtonSchulzEngine> engines{1};
 
   // Plans and what they were made for: one takes as long as a small matrix.

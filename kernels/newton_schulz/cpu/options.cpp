@@ -1,4 +1,4 @@
-// What surrounds the iteration: names, counts of work.
+// Names of the forms and their operation counts.
 #include <muster/kernels/newton_schulz.h>
 
 #include <algorithm>

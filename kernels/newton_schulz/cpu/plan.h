@@ -1,4 +1,4 @@
-// What Newton-Schulz decides before it sees a matrix: where the Gram form forms X again, which form
+// Decisions of Newton-Schulz before it sees a matrix: where the Gram form forms X again, which form
 // is fastest, how large a right result can be.
 #pragma once
 

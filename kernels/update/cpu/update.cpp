@@ -132,7 +132,7 @@ UpdateStatistics muon_momentum_update(
   check_state(tensors, tensors.first, "momentum");
   MUSTER_CHECK(
       tensors.count == 0 || (direction != nullptr && direction != tensors.first.data),
-      "the direction of Muon needs memory of its own, not that of the momentum");
+      "direction must not be the memory of the momentum");
   UpdateScalars scalars = common_scalars(step);
   scalars.momentum = static_cast<float>(factors.momentum);
   scalars.momentum_rate = static_cast<float>(1 - factors.momentum);

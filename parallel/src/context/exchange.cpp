@@ -98,13 +98,13 @@ Status check_context_call(const ContextCall& call, const kernels::MobaOptions* o
   kernels::AttentionProblem problem = call.problem;
   problem.cu_q = nothing;
   if (options == nullptr) {
-    return kernels::flash_attention_forward(problem, {}, {}, {}, {}, nullptr, {});
+    return kernels::attention_forward(problem, {}, {});
   }
   if (options->whole_length != 0) {
     return invalid_argument("whole_length must be 0: the plan knows how long sequences are");
   }
   kernels::MobaSelection selection;
-  return kernels::moba_forward(problem, *options, {}, {}, {}, {}, {}, nullptr, selection, {});
+  return kernels::moba_forward(problem, *options, {}, {}, {}, selection, {});
 }
 
 Status check_context_keys(const ContextCall& call, std::span<const float> k) {

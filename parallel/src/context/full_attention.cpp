@@ -17,8 +17,8 @@ Status context_attention_forward(
   const bool count = !statistics.max_logit.empty() || !statistics.nonfinite_rows.empty();
   if (form == ContextForm::kRing) {
     RowCounts rows(sizes);
-    MUSTER_RETURN_IF_ERROR(
-        ring_forward(call, tensors, out, lse, [&](const RingPair& pair, const PieceOutputs& part) {
+    MUSTER_RETURN_IF_ERROR(ring_forward(
+        call, tensors, out, lse, [&](const RingPair& pair, const kernels::AttentionOutputs& part) {
           return attend_full_pair(call, pair, part, count ? &rows : nullptr);
         }));
     counts.max_logit = rows.max_logit;
@@ -32,17 +32,11 @@ Status context_attention_forward(
       lse,
       [&](std::size_t /*segment*/,
           const kernels::AttentionProblem& problem,
-          const PieceInputs& in,
-          const PieceOutputs& to) -> Status {
+          const kernels::AttentionInputs& in,
+          const kernels::AttentionOutputs& to) -> Status {
         ContextCounts found(sizes.heads);
-        MUSTER_RETURN_IF_ERROR(kernels::flash_attention_forward(
-            problem,
-            in.q,
-            in.k,
-            in.v,
-            to.out,
-            to.lse,
-            count ? found.spans() : kernels::AttentionStatistics{}));
+        MUSTER_RETURN_IF_ERROR(kernels::attention_forward(
+            problem, in, to, count ? found.spans() : kernels::AttentionStatistics{}));
         counts.add(found);
         return {};
       });
@@ -68,7 +62,7 @@ Status context_attention_backward(
         lse,
         dout,
         gradients,
-        [&](const RingPair& pair, const PieceGradients& part) {
+        [&](const RingPair& pair, const kernels::AttentionGradients& part) {
           return attend_full_pair_backward(call, pair, part);
         });
   }
@@ -81,10 +75,9 @@ Status context_attention_backward(
       gradients,
       [](std::size_t /*segment*/,
          const kernels::AttentionProblem& problem,
-         const PieceInputs& in,
-         const PieceGradients& g) {
-        return kernels::flash_attention_backward(
-            problem, in.q, in.k, in.v, g.out, g.lse, g.dout, nullptr, g.dq, g.dk, g.dv);
+         const kernels::AttentionInputs& in,
+         const kernels::AttentionGradients& g) {
+        return kernels::attention_backward(problem, in, g);
       });
 }
 

@@ -17,13 +17,10 @@ Status mark_rows(const ContextCall& call, const RingPair& pair, RowCounts& count
   ContextCounts found(sizes.heads);
   for (std::int64_t row = 0; row < pair.queries.rows(); ++row) {
     const PairProblem problem(call.problem, 1, pair.diagonal ? row + 1 : pair.keys.rows(), false);
-    MUSTER_RETURN_IF_ERROR(kernels::flash_attention_forward(
+    MUSTER_RETURN_IF_ERROR(kernels::attention_forward(
         problem.get(),
-        {q + row * sizes.q_row},
-        pair.inputs.k,
-        pair.inputs.v,
-        {out.data()},
-        lse.data(),
+        {{q + row * sizes.q_row}, pair.inputs.k, pair.inputs.v},
+        {{out.data()}, lse.data()},
         found.spans()));
     for (std::int64_t head = 0; head < sizes.heads; ++head) {
       if (found.nonfinite_rows[static_cast<std::size_t>(head)] > 0) {
@@ -50,16 +47,16 @@ std::vector<std::int64_t> RowCounts::totals(const ContextSizes& sizes) const {
 }
 
 Status attend_full_pair(
-    const ContextCall& call, const RingPair& pair, const PieceOutputs& part, RowCounts* counts) {
+    const ContextCall& call,
+    const RingPair& pair,
+    const kernels::AttentionOutputs& part,
+    RowCounts* counts) {
   const PairProblem problem(call.problem, pair.queries.rows(), pair.keys.rows(), pair.diagonal);
   ContextCounts found(call.problem.heads);
-  MUSTER_RETURN_IF_ERROR(kernels::flash_attention_forward(
+  MUSTER_RETURN_IF_ERROR(kernels::attention_forward(
       problem.get(),
-      pair.inputs.q,
-      pair.inputs.k,
-      pair.inputs.v,
-      part.out,
-      part.lse,
+      pair.inputs,
+      part,
       counts == nullptr ? kernels::AttentionStatistics{} : found.spans()));
   if (counts == nullptr) {
     return {};
@@ -75,20 +72,9 @@ Status attend_full_pair(
 }
 
 Status attend_full_pair_backward(
-    const ContextCall& call, const RingPair& pair, const PieceGradients& part) {
+    const ContextCall& call, const RingPair& pair, const kernels::AttentionGradients& part) {
   const PairProblem problem(call.problem, pair.queries.rows(), pair.keys.rows(), pair.diagonal);
-  return kernels::flash_attention_backward(
-      problem.get(),
-      pair.inputs.q,
-      pair.inputs.k,
-      pair.inputs.v,
-      part.out,
-      part.lse,
-      part.dout,
-      nullptr,
-      part.dq,
-      part.dk,
-      part.dv);
+  return kernels::attention_backward(problem.get(), pair.inputs, part);
 }
 
 }  // namespace muster::parallel

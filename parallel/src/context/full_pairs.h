@@ -22,9 +22,12 @@ struct RowCounts {
 
 // `counts` null: not asked for.
 [[nodiscard]] Status attend_full_pair(
-    const ContextCall& call, const RingPair& pair, const PieceOutputs& part, RowCounts* counts);
+    const ContextCall& call,
+    const RingPair& pair,
+    const kernels::AttentionOutputs& part,
+    RowCounts* counts);
 
 [[nodiscard]] Status attend_full_pair_backward(
-    const ContextCall& call, const RingPair& pair, const PieceGradients& part);
+    const ContextCall& call, const RingPair& pair, const kernels::AttentionGradients& part);
 
 }  // namespace muster::parallel

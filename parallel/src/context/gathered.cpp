@@ -18,7 +18,7 @@ Status each_segment(
     const std::int64_t key = first_key(call, segment) * sizes.kv_row;
     const PairProblem problem(
         call.problem, segment.rows(), visible_keys(call, segment), call.problem.causal);
-    const PieceInputs inputs{
+    const kernels::AttentionInputs inputs{
         {tensors.q.data() + segment.local * sizes.q_row},
         {all.k.data() + key},
         {all.v.data() + key}};
@@ -45,7 +45,7 @@ Status gathered_forward(
       [&](std::size_t number,
           const ContextSegment& segment,
           const kernels::AttentionProblem& problem,
-          const PieceInputs& inputs,
+          const kernels::AttentionInputs& inputs,
           std::int64_t /*key*/) -> Status {
         std::vector<float> part_lse(static_cast<std::size_t>(segment.rows() * sizes.heads));
         MUSTER_RETURN_IF_ERROR(attend(
@@ -78,7 +78,7 @@ Status gathered_backward(
       [&](std::size_t number,
           const ContextSegment& segment,
           const kernels::AttentionProblem& problem,
-          const PieceInputs& inputs,
+          const kernels::AttentionInputs& inputs,
           std::int64_t key) -> Status {
         const std::int64_t count = visible_keys(call, segment) * sizes.kv_row;
         const std::int64_t at = segment.local * sizes.q_row;
@@ -92,6 +92,7 @@ Status gathered_backward(
             {{out.data() + at},
              part_lse.data(),
              {dout.data() + at},
+             nullptr,
              {gradients.dq.data() + at},
              {part_k.data()},
              {part_v.data()}}));

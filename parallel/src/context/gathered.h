@@ -1,5 +1,5 @@
 // The set-up that forms with gathered keys share: keys of all ranks, and per segment of queries the
-// call of an operator on the keys that the segment may see.
+// call of an operator on the keys that the segment may see. lse is [heads, queries of the piece].
 #pragma once
 
 #include "parallel/src/context/exchange.h"
@@ -10,40 +10,18 @@
 
 namespace muster::parallel {
 
-// What an operator reads of one piece of queries and one of keys.
-struct PieceInputs {
-  kernels::AttentionInput q;
-  kernels::AttentionInput k;
-  kernels::AttentionInput v;
-};
-
-// lse [heads, queries of the piece]
-struct PieceOutputs {
-  kernels::AttentionOutput out;
-  float* lse{nullptr};
-};
-
-struct PieceGradients {
-  kernels::AttentionInput out;
-  const float* lse{nullptr};
-  kernels::AttentionInput dout;
-  kernels::AttentionOutput dq;
-  kernels::AttentionOutput dk;
-  kernels::AttentionOutput dv;
-};
-
 // `segment` counts the segments of this rank; the problem is of one sequence, bottom-right aligned.
 using SegmentForward = std::function<Status(
     std::size_t segment,
     const kernels::AttentionProblem& problem,
-    const PieceInputs& inputs,
-    const PieceOutputs& outputs)>;
+    const kernels::AttentionInputs& inputs,
+    const kernels::AttentionOutputs& outputs)>;
 
 using SegmentBackward = std::function<Status(
     std::size_t segment,
     const kernels::AttentionProblem& problem,
-    const PieceInputs& inputs,
-    const PieceGradients& gradients)>;
+    const kernels::AttentionInputs& inputs,
+    const kernels::AttentionGradients& gradients)>;
 
 // Tensors are checked.
 [[nodiscard]] Status gathered_forward(

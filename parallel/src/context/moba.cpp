@@ -79,17 +79,14 @@ Status forward_with_all_keys(
       lse,
       [&](std::size_t s,
           const kernels::AttentionProblem& problem,
-          const PieceInputs& in,
-          const PieceOutputs& to) -> Status {
+          const kernels::AttentionInputs& in,
+          const kernels::AttentionOutputs& to) -> Status {
         MUSTER_RETURN_IF_ERROR(kernels::moba_forward(
             problem,
             segment_options(call, options, segments[s]),
-            in.q,
-            in.k,
-            in.v,
+            in,
             segment_means(call, segments[s], options.block, means),
-            to.out,
-            to.lse,
+            to,
             selection.choices[s],
             counts.segment_spans(segment_blocks(call, options, segments[s]), true)));
         counts.add_segment();
@@ -126,7 +123,7 @@ Status attend_pair(
     const ContextCall& call,
     const kernels::MobaOptions& options,
     const RingPair& pair,
-    const PieceOutputs& part,
+    const kernels::AttentionOutputs& part,
     const kernels::MobaSelection& selection,
     RowCounts* counts) {
   if (is_dense(call, options, pair.queries)) {
@@ -146,12 +143,9 @@ Status attend_pair(
       problem.get(),
       segment_options(call, options, pair.queries),
       {pair.keys.begin, pair.keys.end},
-      pair.inputs.q,
-      pair.inputs.k,
-      pair.inputs.v,
+      pair.inputs,
       selection,
-      part.out,
-      part.lse,
+      part,
       statistics));
   for (std::size_t i = 0; i < bad.size(); ++i) {
     const std::size_t place = i / rows * static_cast<std::size_t>(sizes.rows) +
@@ -165,7 +159,7 @@ Status attend_pair_backward(
     const ContextCall& call,
     const kernels::MobaOptions& options,
     const RingPair& pair,
-    const PieceGradients& part,
+    const kernels::AttentionGradients& part,
     const kernels::MobaSelection& selection) {
   if (is_dense(call, options, pair.queries)) {
     return attend_full_pair_backward(call, pair, part);
@@ -176,16 +170,9 @@ Status attend_pair_backward(
       problem.get(),
       segment_options(call, options, pair.queries),
       {pair.keys.begin, pair.keys.end},
-      pair.inputs.q,
-      pair.inputs.k,
-      pair.inputs.v,
-      part.out,
-      part.lse,
-      part.dout,
-      selection,
-      part.dq,
-      part.dk,
-      part.dv);
+      pair.inputs,
+      part,
+      selection);
 }
 
 }  // namespace
@@ -213,8 +200,8 @@ Status context_moba_forward(
   }
   MUSTER_RETURN_IF_ERROR(choose(call, options, tensors, means, selection, counts));
   RowCounts rows{ContextSizes(call)};
-  MUSTER_RETURN_IF_ERROR(
-      ring_forward(call, tensors, out, lse, [&](const RingPair& pair, const PieceOutputs& part) {
+  MUSTER_RETURN_IF_ERROR(ring_forward(
+      call, tensors, out, lse, [&](const RingPair& pair, const kernels::AttentionOutputs& part) {
         return attend_pair(
             call,
             options,
@@ -248,7 +235,7 @@ Status context_moba_backward(
         lse,
         dout,
         gradients,
-        [&](const RingPair& pair, const PieceGradients& part) {
+        [&](const RingPair& pair, const kernels::AttentionGradients& part) {
           return attend_pair_backward(call, options, pair, part, selection.choices[pair.segment]);
         });
   }
@@ -262,21 +249,10 @@ Status context_moba_backward(
       gradients,
       [&](std::size_t s,
           const kernels::AttentionProblem& problem,
-          const PieceInputs& in,
-          const PieceGradients& g) {
+          const kernels::AttentionInputs& in,
+          const kernels::AttentionGradients& g) {
         return kernels::moba_backward(
-            problem,
-            segment_options(call, options, segments[s]),
-            in.q,
-            in.k,
-            in.v,
-            g.out,
-            g.lse,
-            g.dout,
-            selection.choices[s],
-            g.dq,
-            g.dk,
-            g.dv);
+            problem, segment_options(call, options, segments[s]), in, g, selection.choices[s]);
       });
 }
 

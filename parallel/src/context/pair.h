@@ -1,7 +1,7 @@
 // A call of an operator on the queries of one segment.
 #pragma once
 
-#include <muster/kernels/flash_attention.h>
+#include <muster/kernels/attention.h>
 
 #include <array>
 #include <cstdint>

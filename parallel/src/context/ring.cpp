@@ -81,7 +81,7 @@ Status ring_forward(
     const ContextTensors& tensors,
     std::span<float> out,
     std::span<float> lse,
-    const std::function<Status(const RingPair&, const PieceOutputs&)>& attend) {
+    const std::function<Status(const RingPair&, const kernels::AttentionOutputs&)>& attend) {
   const ContextSizes sizes(call);
   std::fill(out.begin(), out.end(), 0.0F);
   std::fill(lse.begin(), lse.end(), -std::numeric_limits<float>::infinity());
@@ -121,7 +121,7 @@ Status ring_backward(
     std::span<const float> lse,
     std::span<const float> dout,
     const ContextGradients& gradients,
-    const std::function<Status(const RingPair&, const PieceGradients&)>& attend) {
+    const std::function<Status(const RingPair&, const kernels::AttentionGradients&)>& attend) {
   const ContextSizes sizes(call);
   std::fill(gradients.dq.begin(), gradients.dq.end(), 0.0F);
   std::vector<float> held = keys_and_values(tensors);
@@ -140,6 +140,7 @@ Status ring_backward(
         {{out.data() + at},
          part_lse.data(),
          {dout.data() + at},
+         nullptr,
          {part_q.data()},
          {part_k.data()},
          {part_v.data()}}));

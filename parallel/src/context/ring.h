@@ -14,7 +14,7 @@ struct RingPair {
   const ContextSegment& queries;
   const ContextSegment& keys;
   bool diagonal;  // they are the same rows under a causal mask; else all keys are seen
-  PieceInputs inputs;
+  kernels::AttentionInputs inputs;
 };
 
 // Tensors are checked. `attend` gives a partial result over the keys of a pair; rows that see none
@@ -24,7 +24,8 @@ struct RingPair {
     const ContextTensors& tensors,
     std::span<float> out,
     std::span<float> lse,
-    const std::function<Status(const RingPair& pair, const PieceOutputs& part)>& attend);
+    const std::function<Status(const RingPair& pair, const kernels::AttentionOutputs& part)>&
+        attend);
 
 // `attend` overwrites dq, dk and dv of a pair, from the global out and lse; they are added up.
 [[nodiscard]] Status ring_backward(
@@ -34,6 +35,7 @@ struct RingPair {
     std::span<const float> lse,
     std::span<const float> dout,
     const ContextGradients& gradients,
-    const std::function<Status(const RingPair& pair, const PieceGradients& part)>& attend);
+    const std::function<Status(const RingPair& pair, const kernels::AttentionGradients& part)>&
+        attend);
 
 }  // namespace muster::parallel

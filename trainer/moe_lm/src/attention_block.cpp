@@ -98,12 +98,9 @@ Status AttentionBlock::attend_moba() {
   MUSTER_RETURN_IF_ERROR(kernels::moba_forward(
       moba_problem(),
       *moba_,
-      {q_.data()},
-      {k_.data()},
-      {v_.data()},
+      {{q_.data()}, {k_.data()}, {v_.data()}},
       {},
-      {mixed_.data()},
-      lse_.data(),
+      {{mixed_.data()}, lse_.data()},
       selection_,
       statistics));
   // NaN logits do not enter the maximum, and a block with a NaN score is never chosen: without
@@ -121,28 +118,22 @@ Status AttentionBlock::attend_backward() {
     return kernels::moba_backward(
         moba_problem(),
         *moba_,
-        {q_.data()},
-        {k_.data()},
-        {v_.data()},
-        {mixed_.data()},
-        lse_.data(),
-        {dmixed_.data()},
-        selection_,
-        {dq_.data()},
-        {dk_.data()},
-        {dv_.data()});
+        {{q_.data()}, {k_.data()}, {v_.data()}},
+        {{mixed_.data()},
+         lse_.data(),
+         {dmixed_.data()},
+         nullptr,
+         {dq_.data()},
+         {dk_.data()},
+         {dv_.data()}},
+        selection_);
   }
   kernels::attention_backward(
       attention_shape(),
       q_.data(),
       k_.data(),
       v_.data(),
-      mixed_.data(),
-      lse_.data(),
-      dmixed_.data(),
-      dq_.data(),
-      dk_.data(),
-      dv_.data());
+      {mixed_.data(), lse_.data(), dmixed_.data(), dq_.data(), dk_.data(), dv_.data()});
   return {};
 }
 
@@ -163,27 +154,14 @@ agent::MobaRecord AttentionBlock::moba_record() const {
 }
 
 agent::ReachRecord AttentionBlock::reach() const {
+  const kernels::GradientCoverage found =
+      moba_ ? kernels::moba_gradient_coverage(moba_problem(), selection_, {dmixed_.data()})
+            : kernels::attention_gradient_coverage(attention_shape(), dmixed_.data());
   agent::ReachRecord record;
-  record.queries = tokens_;
-  if (moba_) {
-    const auto reach = kernels::moba_gradient_reach(moba_problem(), selection_, {dmixed_.data()});
-    record.blocks = tokens_ / shape_.sequence * blocks_per_sequence() * shape_.heads;
-    record.queries_reached = std::llround(reach.query_share * static_cast<double>(record.queries));
-    record.blocks_reached = std::llround(reach.block_share * static_cast<double>(record.blocks));
-    return record;
-  }
-  record.blocks = tokens_;
-  for (std::int64_t begin = 0; begin < tokens_; begin += shape_.sequence) {
-    std::int64_t seen = 0;
-    for (std::int64_t t = 0; t < shape_.sequence; ++t) {
-      const float* row = dmixed_.data() + (begin + t) * shape_.d_model;
-      if (std::any_of(row, row + shape_.d_model, [](float value) { return value != 0; })) {
-        ++record.queries_reached;
-        seen = t + 1;
-      }
-    }
-    record.blocks_reached += seen;
-  }
+  record.queries = found.queries;
+  record.queries_reached = found.queries_reached;
+  record.blocks = found.blocks;
+  record.blocks_reached = found.blocks_reached;
   return record;
 }
 

@@ -38,8 +38,8 @@ class AttentionBlock {
   // What the last forward said of itself under block attention, views into this block.
   [[nodiscard]] agent::MobaRecord moba_record() const;
 
-  // How much of the last forward the gradients of the backward() after it reached. Full attention
-  // has blocks of one token: it reaches all up to the last token with a gradient.
+  // Returns how much of the last forward the gradients of the backward() after it reached. Full
+  // attention has blocks of one token: it reaches all up to the last token with a gradient.
   [[nodiscard]] agent::ReachRecord reach() const;
 
   // Whether some head's last forward attended from token `row` to the block of position `key` of

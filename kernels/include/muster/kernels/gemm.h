@@ -1,7 +1,7 @@
 // Matrix products through the BLAS library, row-major, fp32 and fp64.
 //
 // All kernels of this module are templates on the element type, instantiated for float and double
-// (double is what the gradient tests run). Unless said otherwise: row-major, contiguous, no
+// (double is what the gradient tests run). Unless noted otherwise: row-major, contiguous, no
 // aliasing between inputs and outputs, single-threaded, never throwing, sizes may be 0.
 #pragma once
 
@@ -34,7 +34,7 @@ template <typename T>
 void linear_forward(
     const T* x, const T* weight, T* y, std::int64_t tokens, std::int64_t in, std::int64_t out);
 
-// dx[tokens, in] = dy * weight (overwritten, or added to when `accumulate_dx`; null: not wanted);
+// dx[tokens, in] = dy * weight (overwritten, or added to when `accumulate_dx`; skipped if null);
 // dweight[out, in] += dy^T * x.
 template <typename T>
 void linear_backward(

@@ -1,4 +1,4 @@
-// Matrix products of row groups, each with the matrix of its own group: what experts compute.
+// Matrix products of row groups, each with the matrix of its group, as experts compute them.
 //
 // x is [rows, in], grouped: group g is rows [begins[g], begins[g] + group_rows[g]). The matrix of
 // group g is weights + g * out * in ([groups, out, in], row-major); groups without rows are not
@@ -7,7 +7,7 @@
 //
 // Determinism: an output row depends only on its input row and its matrix, bit for bit, whatever
 // the groups around it are; wgrad sums over rows in ascending order in fixed blocks. Thread-safety:
-// functions of their arguments; `threads` are theirs for the call. The calling thread keeps working
+// functions of their arguments; a call runs on `threads` threads. The calling thread keeps working
 // memory and threads for its next call, which then allocates nothing. Sizes of 0, groups that
 // overlap and other types fail a check.
 #pragma once

@@ -40,7 +40,7 @@ struct NewtonSchulzOptions {
   int threads{1};          // of this call; the result does not depend on it
 };
 
-// What will run for one matrix: the form, and for the Gram form after which steps (1-based) X is
+// The choice for one matrix: the form, and for the Gram form after which steps (1-based) X is
 // formed again.
 struct NewtonSchulzChoice {
   NewtonSchulzForm form{NewtonSchulzForm::kStandard};
@@ -63,7 +63,7 @@ struct NewtonSchulzReport {
   double orthogonality_error{0};
   bool nonfinite{false};  // input or output held NaN or infinity
   // The chosen form ran away on this matrix (rank-deficient momentum in low precision, see
-  // docs/concepts/kernels.md); it was worked out again in the symmetric form in fp32.
+  // docs/concepts/kernels.md); it was computed again in the symmetric form in fp32.
   bool recomputed{false};
 };
 

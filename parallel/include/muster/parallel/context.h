@@ -1,5 +1,5 @@
-// Attention whose sequences are spread over the ranks of a communicator. The operators of
-// flash_attention.h and moba.h know nothing of it: here keys, values and gradients move.
+// Attention whose sequences are spread over the ranks of a communicator. Runs the operators of
+// attention.h and moba.h on local rows, and moves keys, values and gradients between ranks.
 //
 // Every rank holds some rows of every sequence (ContextPlan) of q, k and v. Queries stay where they
 // are. Tensors are fp32 and contiguous: [plan.row_count(rank), heads, head_dim] and likewise with
@@ -13,7 +13,7 @@
 #pragma once
 
 #include <muster/comm/communicator.h>
-#include <muster/kernels/flash_attention.h>
+#include <muster/kernels/attention.h>
 #include <muster/kernels/moba.h>
 
 #include <cstdint>

@@ -13,26 +13,21 @@ using test::AttentionRun;
 void expect_refused(
     const AttentionProblem& problem, const std::string& argument, const std::string& rule) {
   AttentionRun<float> run({.queries = {4, 4}, .heads = 4, .kv_heads = 2, .head_dim = 16});
-  const Status forward = flash_attention_forward(
+  const Status forward = attention_forward(
       problem,
-      {run.q.data()},
-      {run.k.data()},
-      {run.v.data()},
-      {run.out.data()},
-      run.lse.data(),
+      {{run.q.data()}, {run.k.data()}, {run.v.data()}},
+      {{run.out.data()}, run.lse.data()},
       {run.max_logit, run.nonfinite_rows});
-  const Status backward = flash_attention_backward(
+  const Status backward = attention_backward(
       problem,
-      {run.q.data()},
-      {run.k.data()},
-      {run.v.data()},
-      {run.out.data()},
-      run.lse.data(),
-      {run.dout.data()},
-      nullptr,
-      {run.dq.data()},
-      {run.dk.data()},
-      {run.dv.data()});
+      {{run.q.data()}, {run.k.data()}, {run.v.data()}},
+      {{run.out.data()},
+       run.lse.data(),
+       {run.dout.data()},
+       nullptr,
+       {run.dq.data()},
+       {run.dk.data()},
+       {run.dv.data()}});
   for (const Status& status : {forward, backward}) {
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_NE(status.message().find(argument), std::string::npos) << status.to_string();
@@ -60,19 +55,19 @@ AttentionProblem sound() {
 TEST(FlashArguments, HeadsMustBeAMultipleOfKvHeads) {
   AttentionProblem p = sound();
   p.kv_heads = 3;
-  expect_refused(p, "kv_heads 3", "must divide heads 4");
+  expect_refused(p, "kv_heads", "must divide heads 4, got 3");
   p.kv_heads = -1;
   expect_refused(p, "kv_heads", "must divide");
   p = sound();
   p.heads = 0;
-  expect_refused(p, "heads is 0", "at least one");
+  expect_refused(p, "heads", "must be at least 1, got 0");
 }
 
 TEST(FlashArguments, HeadDimensionsOfEightTo256AreTaken) {
   AttentionProblem p = sound();
   for (const int head_dim : {0, 7, 257, -8}) {
     p.head_dim = head_dim;
-    expect_refused(p, "head_dim", "8 to 256");
+    expect_refused(p, "head_dim", "must be between 8 and 256");
   }
 }
 
@@ -80,19 +75,22 @@ TEST(FlashArguments, LengthsMustNotDecreaseAndBeginWithZero) {
   AttentionProblem p = sound();
   const std::vector<std::int64_t> decreasing{0, 6, 4};
   p.cu_q = decreasing;
-  expect_refused(p, "cu_q", "decreases from 6 to 4");
+  expect_refused(p, "cu_q[2]", "must not be less than cu_q[1] = 6, got 4");
   p = sound();
   p.cu_k = decreasing;
-  expect_refused(p, "cu_k", "decreases from 6 to 4");
+  expect_refused(p, "cu_k[2]", "must not be less than cu_k[1] = 6, got 4");
   const std::vector<std::int64_t> late{1, 4, 8};
   p.cu_k = late;
-  expect_refused(p, "cu_k", "not with 0");
+  expect_refused(p, "cu_k", "must begin with 0, got 1");
   const std::vector<std::int64_t> fewer{0, 8};
   p.cu_k = fewer;
-  expect_refused(p, "cu_k has 2", "same sequences");
+  expect_refused(p, "cu_k", "must describe the 2 sequences of cu_q, got 1");
   p = sound();
   p.cu_q = {};
   expect_refused(p, "cu_q", "at least a 0");
+  const std::vector<std::int64_t> long_sequence{0, 4, std::int64_t{1} << 33};
+  p.cu_q = long_sequence;
+  expect_refused(p, "cu_q: sequence 1", "at most 2^31 - 1 tokens");
 }
 
 TEST(FlashArguments, ScaleAndSoftcapMustBeNumbers) {
@@ -104,41 +102,46 @@ TEST(FlashArguments, ScaleAndSoftcapMustBeNumbers) {
   expect_refused(p, "softcap", "not negative");
   p = sound();
   p.threads = 0;
-  expect_refused(p, "threads", "at least 1");
+  expect_refused(p, "threads", "must be between 1 and 1024, got 0");
   p.threads = 1 << 20;
-  expect_refused(p, "threads", "at most 1024");
+  expect_refused(p, "threads", "must be between 1 and 1024, got 1048576");
 }
 
 TEST(FlashArguments, StridesWithWhichRowsOverlapAreRefused) {
   AttentionRun<float> run({.queries = {4, 4}, .heads = 4, .kv_heads = 2, .head_dim = 16});
   const auto refuses = [&](AttentionInput q, AttentionOutput out, const char* what) {
-    const Status status = flash_attention_forward(
-        sound(), q, {run.k.data()}, {run.v.data()}, out, run.lse.data(), {});
+    const Status status =
+        attention_forward(sound(), {q, {run.k.data()}, {run.v.data()}}, {out, run.lse.data()});
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_NE(status.message().find(what), std::string::npos) << status.to_string();
     EXPECT_EQ(run.out[0], 77.0F);
   };
-  refuses({run.q.data(), 64, 8}, {run.out.data()}, "q has strides");
-  refuses({run.q.data()}, {run.out.data(), 32, 16}, "out has strides");
-  refuses({run.q.data(), -64, 16}, {run.out.data()}, "q has a negative stride");
-  refuses({run.q.data(), INT64_MAX / 4, 16}, {run.out.data()}, "q has strides that overflow");
-  refuses({nullptr}, {run.out.data()}, "q is null");
-  refuses({reinterpret_cast<const char*>(run.q.data()) + 1}, {run.out.data()}, "q is not aligned");
+  refuses(
+      {run.q.data(), 64, 8},
+      {run.out.data()},
+      "q must have rows that do not overlap, got token_stride 64 and head_stride 8");
+  refuses({run.q.data()}, {run.out.data(), 32, 16}, "out must have rows that do not overlap");
+  refuses({run.q.data(), -64, 16}, {run.out.data()}, "q must not have a negative stride");
+  refuses(
+      {run.q.data(), INT64_MAX / 4, 16},
+      {run.out.data()},
+      "q must have strides that do not overflow");
+  refuses({nullptr}, {run.out.data()}, "q must not be null");
+  refuses({reinterpret_cast<const char*>(run.q.data()) + 1}, {run.out.data()}, "q must be aligned");
 }
 
 TEST(FlashArguments, StatisticsTakeOneEntryForEachHeadOrNone) {
   AttentionRun<float> run({.queries = {4, 4}, .heads = 4, .kv_heads = 2, .head_dim = 16});
   std::vector<float> three(3);
-  const Status status = flash_attention_forward(
+  const Status status = attention_forward(
       sound(),
-      {run.q.data()},
-      {run.k.data()},
-      {run.v.data()},
-      {run.out.data()},
-      run.lse.data(),
+      {{run.q.data()}, {run.k.data()}, {run.v.data()}},
+      {{run.out.data()}, run.lse.data()},
       {three, {}});
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(status.message().find("max_logit has 3"), std::string::npos) << status.to_string();
+  EXPECT_NE(
+      status.message().find("max_logit must have 4 elements or none, got 3"), std::string::npos)
+      << status.to_string();
   EXPECT_EQ(run.out[0], 77.0F);
 }
 
@@ -147,12 +150,12 @@ TEST(FlashArguments, NullIsFineWhereThereAreNoTokens) {
   const std::vector<std::int64_t> empty{0, 0, 0};
   p.cu_q = empty;
   std::vector<float> max_logit(4);
-  EXPECT_TRUE(flash_attention_forward(p, {}, {}, {}, {}, nullptr, {max_logit, {}}).ok());
+  EXPECT_TRUE(attention_forward(p, {}, {}, {max_logit, {}}).ok());
   EXPECT_EQ(max_logit[0], -std::numeric_limits<float>::infinity());
-  EXPECT_TRUE(flash_attention_backward(p, {}, {}, {}, {}, nullptr, {}, nullptr, {}, {}, {}).ok());
+  EXPECT_TRUE(attention_backward(p, {}, {}).ok());
   const std::vector<std::int64_t> none{0};
   p.cu_q = none;
-  EXPECT_TRUE(flash_attention_forward(p, {}, {}, {}, {}, nullptr, {}).ok());
+  EXPECT_TRUE(attention_forward(p, {}, {}).ok());
 }
 
 TEST(FlashArguments, KeysNobodyAsksAboutGetZeroGradients) {
@@ -178,14 +181,10 @@ TEST(FlashArguments, OffsetsBeyondTwoToThe31AreFollowed) {
   std::vector<float> lse(2);
   std::copy_n(run.k.data(), 8, far);
   std::copy_n(run.k.data() + 8, 8, far + kStride);
-  const Status status = flash_attention_forward(
+  const Status status = attention_forward(
       run.problem(),
-      {run.q.data()},
-      {far, kStride, 8},
-      {run.v.data()},
-      {far + 16, kStride, 8},
-      lse.data(),
-      {});
+      {{run.q.data()}, {far, kStride, 8}, {run.v.data()}},
+      {{far + 16, kStride, 8}, lse.data()});
   ASSERT_TRUE(status.ok()) << status.to_string();
   for (std::size_t d = 0; d < 8; ++d) {
     EXPECT_EQ(far[16 + d], run.out[d]);

@@ -1,10 +1,10 @@
-// Exact attention of one random problem, in tensors that are fenced by pages nobody may touch.
+// Exact attention of one random problem, in tensors fenced by inaccessible pages.
 #pragma once
 
 #include "tests/unit/kernels/attention/fence.h"
 #include "tests/unit/kernels/attention/oracle.h"
 
-#include <muster/kernels/flash_attention.h>
+#include <muster/kernels/attention.h>
 
 #include <string>
 #include <type_traits>
@@ -101,29 +101,18 @@ class AttentionRun {
   }
 
   [[nodiscard]] Status forward() {
-    return flash_attention_forward(
+    return attention_forward(
         problem(),
-        {q.data()},
-        {k.data()},
-        {v.data()},
-        {out.data()},
-        lse.data(),
+        {{q.data()}, {k.data()}, {v.data()}},
+        {{out.data()}, lse.data()},
         {max_logit, nonfinite_rows});
   }
 
   [[nodiscard]] Status backward(const Lse* dlse = nullptr) {
-    return flash_attention_backward(
+    return attention_backward(
         problem(),
-        {q.data()},
-        {k.data()},
-        {v.data()},
-        {out.data()},
-        lse.data(),
-        {dout.data()},
-        dlse,
-        {dq.data()},
-        {dk.data()},
-        {dv.data()});
+        {{q.data()}, {k.data()}, {v.data()}},
+        {{out.data()}, lse.data(), {dout.data()}, dlse, {dq.data()}, {dk.data()}, {dv.data()}});
   }
 
   void run() {

@@ -177,12 +177,7 @@ TEST(Attention, GradientsAgreeWithDifferences) {
         t.q.data(),
         t.k.data(),
         t.v.data(),
-        t.out.data(),
-        t.lse.data(),
-        dout.data(),
-        dq.data(),
-        dk.data(),
-        dv.data());
+        {t.out.data(), t.lse.data(), dout.data(), dq.data(), dk.data(), dv.data()});
     SCOPED_TRACE(name(shape));
     expect_gradient(t.q, dq, loss);
     expect_gradient(t.k, dk, loss);
@@ -208,12 +203,12 @@ TEST(Attention, FloatGradientsAgreeWithDouble) {
           from.q.data(),
           from.k.data(),
           from.v.data(),
-          from.out.data(),
-          from.lse.data(),
-          upstream.data(),
-          dq,
-          dq + from.q.size(),
-          dq + 2 * from.q.size());
+          {from.out.data(),
+           from.lse.data(),
+           upstream.data(),
+           dq,
+           dq + from.q.size(),
+           dq + 2 * from.q.size()});
       return gradients;
     };
     EXPECT_LT(distance(backward(t, dout), backward(wide, cast<double>(dout))), 3e-6) << name(shape);
@@ -287,17 +282,7 @@ TEST(Attention, AcceptsEmptyInputs) {
   attention_forward<float>(
       shape_of(2, 0, 1, 8), nullptr, nullptr, nullptr, nullptr, nullptr, &max_logit);
   EXPECT_EQ(max_logit, -std::numeric_limits<float>::infinity());
-  attention_backward<float>(
-      shape_of(0, 8, 1, 8),
-      nullptr,
-      nullptr,
-      nullptr,
-      nullptr,
-      nullptr,
-      nullptr,
-      nullptr,
-      nullptr,
-      nullptr);
+  attention_backward<float>(shape_of(0, 8, 1, 8), nullptr, nullptr, nullptr, {});
 }
 
 TEST(Attention, RepeatsItselfBitForBit) {
@@ -308,6 +293,19 @@ TEST(Attention, RepeatsItselfBitForBit) {
   second.forward(shape);
   EXPECT_EQ(first.out, second.out);
   EXPECT_EQ(first.lse, second.lse);
+}
+
+TEST(AttentionGradientCoverage, ReachesAllKeysUpToTheLastTokenWithAGradient) {
+  const AttentionShape shape{.batch = 3, .sequence = 4, .heads = 2, .head_dim = 8, .scale = 1};
+  std::vector<float> dout(3 * 4 * 16, 0.0F);
+  dout[(0 * 4 + 1) * 16 + 15] = 1e-20F;  // sequence 0: token 1, second head
+  dout[(0 * 4 + 0) * 16] = -0.0F;
+  dout[(2 * 4 + 2) * 16] = std::numeric_limits<float>::quiet_NaN();
+  const GradientCoverage coverage = attention_gradient_coverage(shape, dout.data());
+  EXPECT_EQ(coverage.queries, 12);
+  EXPECT_EQ(coverage.queries_reached, 2);
+  EXPECT_EQ(coverage.blocks, 12);
+  EXPECT_EQ(coverage.blocks_reached, 2 + 3);
 }
 
 }  // namespace

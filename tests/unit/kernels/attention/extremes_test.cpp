@@ -31,27 +31,22 @@ void expect_largest_logits_are_finite() {
   run.q.set(q);
   run.k.set(k);
   run.dout.set(dout);
-  ASSERT_TRUE(flash_attention_forward(
+  ASSERT_TRUE(attention_forward(
                   problem,
-                  {run.q.data()},
-                  {run.k.data()},
-                  {run.v.data()},
-                  {run.out.data()},
-                  run.lse.data(),
+                  {{run.q.data()}, {run.k.data()}, {run.v.data()}},
+                  {{run.out.data()}, run.lse.data()},
                   {run.max_logit, run.nonfinite_rows})
                   .ok());
-  ASSERT_TRUE(flash_attention_backward(
+  ASSERT_TRUE(attention_backward(
                   problem,
-                  {run.q.data()},
-                  {run.k.data()},
-                  {run.v.data()},
-                  {run.out.data()},
-                  run.lse.data(),
-                  {run.dout.data()},
-                  nullptr,
-                  {run.dq.data()},
-                  {run.dk.data()},
-                  {run.dv.data()})
+                  {{run.q.data()}, {run.k.data()}, {run.v.data()}},
+                  {{run.out.data()},
+                   run.lse.data(),
+                   {run.dout.data()},
+                   nullptr,
+                   {run.dq.data()},
+                   {run.dk.data()},
+                   {run.dv.data()}})
                   .ok());
   for (auto* tensor : {&run.out, &run.dq, &run.dk, &run.dv}) {
     for (const double x : tensor->values()) {
@@ -130,10 +125,10 @@ struct Call {
   AttentionOutput dk{run.dk.data()};
 
   std::string refusal() {
-    Status status = flash_attention_forward(problem, q, k, v, out, lse, {});
+    Status status = attention_forward(problem, {q, k, v}, {out, lse});
     if (status.ok()) {
-      status = flash_attention_backward(
-          problem, q, k, v, {run.out.data()}, lse, dout, dlse, dq, dk, {run.dv.data()});
+      status = attention_backward(
+          problem, {q, k, v}, {{run.out.data()}, lse, dout, dlse, dq, dk, {run.dv.data()}});
     }
     EXPECT_EQ(run.dq[0], 77.0F);
     return status.to_string();
@@ -148,29 +143,29 @@ void expect_refused(void (*spoil)(Call&), const char* words) {
 }
 
 TEST(FlashArguments, OffsetsThatOverrunATensorAreRefused) {
-  expect_refused([](Call& c) { c.q.tokens = 7; }, "q has 7 tokens, but cu_q ends at 8");
-  expect_refused([](Call& c) { c.k.tokens = 7; }, "k has 7 tokens, but cu_k ends at 8");
-  expect_refused([](Call& c) { c.v.tokens = 1; }, "v has 1 tokens, but cu_k ends at 8");
-  expect_refused([](Call& c) { c.out.tokens = 7; }, "out has 7 tokens, but cu_q ends at 8");
-  expect_refused([](Call& c) { c.dout.tokens = 7; }, "dout has 7 tokens, but cu_q ends at 8");
-  expect_refused([](Call& c) { c.dq.tokens = 7; }, "dq has 7 tokens, but cu_q ends at 8");
-  expect_refused([](Call& c) { c.dk.tokens = 7; }, "dk has 7 tokens, but cu_k ends at 8");
+  expect_refused([](Call& c) { c.q.tokens = 7; }, "q must have room for 8 tokens, got 7");
+  expect_refused([](Call& c) { c.k.tokens = 7; }, "k must have room for 8 tokens, got 7");
+  expect_refused([](Call& c) { c.v.tokens = 1; }, "v must have room for 8 tokens, got 1");
+  expect_refused([](Call& c) { c.out.tokens = 7; }, "out must have room for 8 tokens, got 7");
+  expect_refused([](Call& c) { c.dout.tokens = 7; }, "dout must have room for 8 tokens, got 7");
+  expect_refused([](Call& c) { c.dq.tokens = 7; }, "dq must have room for 8 tokens, got 7");
+  expect_refused([](Call& c) { c.dk.tokens = 7; }, "dk must have room for 8 tokens, got 7");
   Call call;
   call.q.tokens = call.k.tokens = call.v.tokens = call.out.tokens = 8;
-  EXPECT_TRUE(
-      flash_attention_forward(call.problem, call.q, call.k, call.v, call.out, call.lse, {}).ok());
+  EXPECT_TRUE(attention_forward(call.problem, {call.q, call.k, call.v}, {call.out, call.lse}).ok());
 }
 
 TEST(FlashArguments, LogSumsAndBiasMustBeAlignedAndTheTypeKnown) {
   const auto behind = [](void* data) { return static_cast<void*>(static_cast<char*>(data) + 1); };
   static void* (*shifted)(void*) = behind;
-  expect_refused([](Call& c) { c.lse = shifted(c.lse); }, "lse is not aligned");
-  expect_refused([](Call& c) { c.dlse = shifted(c.lse); }, "dlse is not aligned");
+  expect_refused([](Call& c) { c.lse = shifted(c.lse); }, "lse must be aligned");
+  expect_refused([](Call& c) { c.dlse = shifted(c.lse); }, "dlse must be aligned");
   expect_refused(
       [](Call& c) { c.problem.bias = reinterpret_cast<const float*>(shifted(c.run.q.data())); },
-      "bias is not aligned");
+      "bias must be aligned");
   expect_refused(
-      [](Call& c) { c.problem.type = static_cast<AttentionType>(9); }, "type is none of");
+      [](Call& c) { c.problem.type = static_cast<AttentionType>(9); },
+      "type must be fp32, bf16 or fp64");
 }
 
 }  // namespace

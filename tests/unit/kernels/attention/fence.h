@@ -1,4 +1,4 @@
-// Tensors of attention tests: elements of any type, in memory fenced by pages nobody may touch.
+// Tensors of attention tests: elements of any type, in memory fenced by inaccessible pages.
 #pragma once
 
 #include "tests/unit/kernels/numbers.h"

@@ -88,27 +88,22 @@ TEST(FlashAttention, AScaleOfItsOwnIsUsedForwardAndBackward) {
     AttentionRun<float> run({.queries = {75}, .head_dim = 16});
     AttentionProblem problem = run.problem();
     problem.scale = scale;
-    ASSERT_TRUE(flash_attention_forward(
+    ASSERT_TRUE(attention_forward(
                     problem,
-                    {run.q.data()},
-                    {run.k.data()},
-                    {run.v.data()},
-                    {run.out.data()},
-                    run.lse.data(),
+                    {{run.q.data()}, {run.k.data()}, {run.v.data()}},
+                    {{run.out.data()}, run.lse.data()},
                     {run.max_logit, {}})
                     .ok());
-    ASSERT_TRUE(flash_attention_backward(
+    ASSERT_TRUE(attention_backward(
                     problem,
-                    {run.q.data()},
-                    {run.k.data()},
-                    {run.v.data()},
-                    {run.out.data()},
-                    run.lse.data(),
-                    {run.dout.data()},
-                    nullptr,
-                    {run.dq.data()},
-                    {run.dk.data()},
-                    {run.dv.data()})
+                    {{run.q.data()}, {run.k.data()}, {run.v.data()}},
+                    {{run.out.data()},
+                     run.lse.data(),
+                     {run.dout.data()},
+                     nullptr,
+                     {run.dq.data()},
+                     {run.dk.data()},
+                     {run.dv.data()}})
                     .ok());
     auto oracle = run.oracle();
     oracle.scale = scale;
@@ -328,14 +323,10 @@ TEST(FlashAttention, StridesOfInterleavedTensorsAreFollowed) {
   }
   std::vector<float> out(70 * 64);
   std::vector<float> lse(70 * 4);
-  const Status status = flash_attention_forward(
+  const Status status = attention_forward(
       plain.problem(),
-      {joined.data(), 128, 16},
-      {joined.data() + 64, 128, 16},
-      {joined.data() + 96, 128, 16},
-      {out.data(), 16, 70 * 16},
-      lse.data(),
-      {});
+      {{joined.data(), 128, 16}, {joined.data() + 64, 128, 16}, {joined.data() + 96, 128, 16}},
+      {{out.data(), 16, 70 * 16}, lse.data()});
   ASSERT_TRUE(status.ok()) << status.to_string();
   for (std::int64_t token = 0; token < 70; ++token) {
     for (std::int64_t head = 0; head < 4; ++head) {

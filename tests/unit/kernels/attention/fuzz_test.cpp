@@ -19,7 +19,7 @@ std::int64_t from_environment(const char* name, std::int64_t fallback) {
   return text == nullptr ? fallback : std::atoll(text);
 }
 
-// What is wrong, if anything. Tolerances as in flash_attention_test.cpp.
+// Returns a description of the first error, or nothing. Tolerances as in flash_attention_test.cpp.
 template <typename E>
 std::optional<std::string> problem_with(const AttentionCase& config, bool at_end) {
   AttentionRun<E> run(config, at_end);

@@ -10,7 +10,7 @@
 
 namespace muster::kernels::test {
 
-// Kibibytes of a line of /proc/self/status, -1: there is none.
+// Returns the kibibytes of a line of /proc/self/status, or -1 without such a line.
 inline std::int64_t status_kib(const std::string& name) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {

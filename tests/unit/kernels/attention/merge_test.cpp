@@ -29,14 +29,10 @@ Part part_of(AttentionRun<float>& run, std::int64_t begin, std::int64_t end) {
   AttentionProblem problem = run.problem();
   const std::vector<std::int64_t> cu_k{0, end - begin};
   problem.cu_k = cu_k;
-  const auto status = flash_attention_forward(
+  const auto status = attention_forward(
       problem,
-      {run.q.data()},
-      {run.k.data() + run.key_at(begin)},
-      {run.v.data() + run.key_at(begin)},
-      {part.out.data()},
-      part.lse.data(),
-      {});
+      {{run.q.data()}, {run.k.data() + run.key_at(begin)}, {run.v.data() + run.key_at(begin)}},
+      {{part.out.data()}, part.lse.data()});
   EXPECT_TRUE(status.ok()) << status.to_string();
   return part;
 }

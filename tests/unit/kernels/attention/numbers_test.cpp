@@ -16,7 +16,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 TEST(FlashExp, IsWithinTwoUnitsInTheLastPlace) {
-  // Every 499th float of [-87, -2^-30], 0 and what lies below -87.33.
+  // Every 499th float of [-87, -2^-30], 0 and some values below -87.33.
   std::vector<float> x;
   for (std::uint32_t bits = 0xB0800000U; bits <= 0xC2AE0000U; bits += 499) {
     float value = 0;
@@ -122,13 +122,10 @@ TEST(FlashMaxLogit, RowsBeyondTheLastSequenceAreNotReadAndNotWritten) {
   problem.cu_q = first;
   problem.cu_k = first;
   std::vector<float> lse(50);
-  const auto status = flash_attention_forward(
+  const auto status = attention_forward(
       problem,
-      {run.q.data()},
-      {run.k.data()},
-      {run.v.data()},
-      {run.out.data()},
-      lse.data(),
+      {{run.q.data()}, {run.k.data()}, {run.v.data()}},
+      {{run.out.data()}, lse.data()},
       {run.max_logit, {}});
   ASSERT_TRUE(status.ok()) << status.to_string();
   EXPECT_LT(run.max_logit[0], 100.0F);
@@ -168,7 +165,7 @@ void expect_nan_reach(std::int64_t poisoned, int which) {
   }
   EXPECT_EQ(run.nonfinite_rows, rows);
   for (const float logit : run.max_logit) {
-    EXPECT_TRUE(std::isfinite(logit));  // the count says that something is wrong
+    EXPECT_TRUE(std::isfinite(logit));  // the count reports the error
   }
 }
 

@@ -21,9 +21,9 @@ struct OracleProblem {
   bool causal{true};
   double scale{1};
   double softcap{0};
-  // Added to the scaled logit of (head, query and key of their sequence); null: nothing.
+  // Added to the scaled logit of (head, query and key of their sequence). Null adds nothing.
   std::function<double(std::int64_t, std::int64_t, std::int64_t)> bias;
-  // A further mask of (sequence, head, query, key); null: none.
+  // A further mask of (sequence, head, query, key). Null disables it.
   std::function<bool(std::int64_t, std::int64_t, std::int64_t, std::int64_t)> visible;
 };
 

@@ -14,7 +14,7 @@ namespace {
 using test::Layout;
 using test::Sizes;
 
-// A tensor right before a page that nobody may touch, or right behind one.
+// A tensor right before an inaccessible page, or right behind one.
 class Guarded {
  public:
   Guarded(std::int64_t bytes, bool at_end) {

@@ -57,7 +57,7 @@ void expect_sum(FloatType type, double got, const Sum& sum, std::int64_t count, 
   ASSERT_NEAR(got, sum.value, bound) << what;
 }
 
-// Rows of groups as `sum` says, zeros behind them, everything else untouched (7).
+// Rows of groups are those of `sum`, zeros behind them, everything else untouched (7).
 void expect_rows(
     const Case& c,
     const Tensor& got,

@@ -56,7 +56,7 @@ TEST(MobaNan, OfAnOutputGradientReachesOnlyTheKeysItsRowAttendsTo) {
 }
 
 // Rows that attend to a NaN have NaN gradients and may spoil those of all keys that they attend to;
-// all else is what the oracle says of the same choices.
+// everything else equals the result of the oracle for the same choices.
 TEST(MobaNan, InAKeyOrValueReachesOnlyGradientsOfRowsThatSeeItAndOfTheirKeys) {
   const MobaSetup setup = setup_of({150}, 8, 3);
   const MobaNumbers numbers = random_numbers(setup, 92);
@@ -195,28 +195,18 @@ TEST(MobaMemory, RowsBeyondTheLastSequenceAreNotReadAndNotWritten) {
   const Status forward = moba_forward(
       problem,
       setup.options,
-      {q.data()},
-      {k.data()},
-      {v.data()},
+      {{q.data()}, {k.data()}, {v.data()}},
       {},
-      {out.data()},
-      lse.data(),
+      {{out.data()}, lse.data()},
       selection,
       storage.spans());
   ASSERT_TRUE(forward.ok()) << forward.to_string();
   const Status backward = moba_backward(
       problem,
       setup.options,
-      {q.data()},
-      {k.data()},
-      {v.data()},
-      {out.data()},
-      lse.data(),
-      {dout.data()},
-      selection,
-      {dq.data()},
-      {dk.data()},
-      {dv.data()});
+      {{q.data()}, {k.data()}, {v.data()}},
+      {{out.data()}, lse.data(), {dout.data()}, nullptr, {dq.data()}, {dk.data()}, {dv.data()}},
+      selection);
   ASSERT_TRUE(backward.ok()) << backward.to_string();
   EXPECT_LT(storage.selected_max_logit[0], 100);
   EXPECT_LT(storage.norm_bound[0], 100);
@@ -247,12 +237,9 @@ TEST(MobaMemory, ACallTakesNoMoreThanListsAndPackedBlocksNextToItsTensors) {
     status = moba_forward(
         problem,
         setup.options,
-        {q.data()},
-        {q.data()},
-        {q.data()},
+        {{q.data()}, {q.data()}, {q.data()}},
         {},
-        {out.data()},
-        lse.data(),
+        {{out.data()}, lse.data()},
         selection,
         {});
   });
@@ -334,16 +321,15 @@ TEST(MobaGradient, TheOutputOfAPartOfTheBlocksGivesWrongGradients) {
     ASSERT_TRUE(moba_backward(
                     problem,
                     setup.options,
-                    {numbers.q.data()},
-                    {numbers.k.data()},
-                    {numbers.v.data()},
-                    {local ? part.out.data() : run.out.data()},
-                    run.lse.data(),
-                    {numbers.dout.data()},
-                    run.selection,
-                    {dq.data()},
-                    {dk.data()},
-                    {dv.data()})
+                    {{numbers.q.data()}, {numbers.k.data()}, {numbers.v.data()}},
+                    {{local ? part.out.data() : run.out.data()},
+                     run.lse.data(),
+                     {numbers.dout.data()},
+                     nullptr,
+                     {dq.data()},
+                     {dk.data()},
+                     {dv.data()}},
+                    run.selection)
                     .ok());
     EXPECT_EQ(distance(dq, run.dq) > 1e-2, local);
     EXPECT_EQ(distance(dk, run.dk) > 1e-2, local);

@@ -53,7 +53,7 @@ TEST(MobaGradient, MatchesFiniteDifferencesWhereTheChoiceIsConstant) {
     MobaNumbers numbers = random_numbers(setup, 31);
     const auto run = run_moba<double>(setup, numbers);
     ASSERT_TRUE(run.status.ok()) << run.status.to_string();
-    // A step of 1e-5 moves a score by less than 1e-3: no query changes its mind on the way.
+    // A step of 1e-5 moves a score by less than 1e-3: no query changes its choice in between.
     ASSERT_GT(least_margin(setup, numbers, run.choices(setup)), 1e-3);
     const auto loss = [&] {
       MobaNumbers forward{numbers.q, numbers.k, numbers.v, {}};
@@ -81,16 +81,15 @@ TEST(MobaGradient, TheLogSumOfAPartOfTheBlocksGivesWrongGradients) {
   ASSERT_TRUE(moba_backward(
                   problem,
                   setup.options,
-                  {numbers.q.data()},
-                  {numbers.k.data()},
-                  {numbers.v.data()},
-                  {run.out.data()},
-                  part.lse.data(),
-                  {numbers.dout.data()},
-                  run.selection,
-                  {dq.data()},
-                  {dk.data()},
-                  {dv.data()})
+                  {{numbers.q.data()}, {numbers.k.data()}, {numbers.v.data()}},
+                  {{run.out.data()},
+                   part.lse.data(),
+                   {numbers.dout.data()},
+                   nullptr,
+                   {dq.data()},
+                   {dk.data()},
+                   {dv.data()}},
+                  run.selection)
                   .ok());
   EXPECT_GT(distance(dv, run.dv), 1e-2);
   EXPECT_GT(distance(dq, run.dq), 1e-2);
@@ -213,12 +212,9 @@ TEST(Moba, OffsetsChangedInPlaceBetweenCallsAreSeen) {
     return moba_forward(
         problem,
         setup.options,
-        {q.data()},
-        {k.data()},
-        {v.data()},
+        {{q.data()}, {k.data()}, {v.data()}},
         {},
-        {out.data()},
-        lse.data(),
+        {{out.data()}, lse.data()},
         selection,
         {});
   };

@@ -143,21 +143,19 @@ MobaRun<T> run_full(const MobaSetup& setup, const MobaNumbers& numbers) {
   run.dk.resize(k.size());
   run.dv.resize(k.size());
   run.lse.resize(static_cast<std::size_t>(setup.heads * setup.total_q()));
-  run.status = flash_attention_forward(
-      problem, {q.data()}, {k.data()}, {v.data()}, {run.out.data()}, run.lse.data(), {});
+  run.status = attention_forward(
+      problem, {{q.data()}, {k.data()}, {v.data()}}, {{run.out.data()}, run.lse.data()});
   if (run.status.ok()) {
-    run.status = flash_attention_backward(
+    run.status = attention_backward(
         problem,
-        {q.data()},
-        {k.data()},
-        {v.data()},
-        {run.out.data()},
-        run.lse.data(),
-        {dout.data()},
-        nullptr,
-        {run.dq.data()},
-        {run.dk.data()},
-        {run.dv.data()});
+        {{q.data()}, {k.data()}, {v.data()}},
+        {{run.out.data()},
+         run.lse.data(),
+         {dout.data()},
+         nullptr,
+         {run.dq.data()},
+         {run.dk.data()},
+         {run.dv.data()}});
   }
   return run;
 }
@@ -340,7 +338,7 @@ TEST(Moba, PrefillInChunksAndDecodingGiveTheBitsOfOnePrefill) {
   }
 }
 
-// A step appends a key: only the mean of the last block is worked out, from its own keys.
+// A step appends a key: only the mean of the last block is computed, from its own keys.
 TEST(Moba, DecodingKeepsTheMeansOfCompleteBlocks) {
   const MobaSetup whole = setup_of({70}, 8, 3, 1);
   MobaNumbers numbers = random_numbers(whole, 103);

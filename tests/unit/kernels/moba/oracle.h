@@ -31,7 +31,7 @@ struct MobaSetup {
   double scale{0};
   double softcap{0};
   int threads{1};
-  bool fence_at_end{true};  // of the tensors: the untouchable page that they lie against
+  bool fence_at_end{true};  // of the tensors: the side with the inaccessible page
 
   [[nodiscard]] std::vector<std::int64_t> cu_q() const;
   [[nodiscard]] std::vector<std::int64_t> cu_k() const;
@@ -190,8 +190,8 @@ inline AttentionProblem problem_of(
   return problem;
 }
 
-// Forward, and backward where `numbers` have dout, in tensors that are fenced by pages nobody may
-// touch. Outputs begin as 1e30, so that what is not written shows.
+// Forward, and backward where `numbers` have dout, in tensors fenced by inaccessible pages.
+// Outputs begin as 1e30, so that missing writes show.
 template <typename T>
 MobaRun<T> run_moba(
     const MobaSetup& setup,
@@ -218,12 +218,9 @@ MobaRun<T> run_moba(
   run.status = moba_forward(
       problem,
       setup.options,
-      {q->data()},
-      {k->data()},
-      {v->data()},
+      {{q->data()}, {k->data()}, {v->data()}},
       means,
-      {out.data()},
-      lse.data(),
+      {{out.data()}, lse.data()},
       run.selection,
       statistics);
   run.out = out.copy();
@@ -237,23 +234,16 @@ MobaRun<T> run_moba(
   run.status = moba_backward(
       problem,
       setup.options,
-      {q->data()},
-      {k->data()},
-      {v->data()},
-      {out.data()},
-      lse.data(),
-      {dout->data()},
-      run.selection,
-      {dq.data()},
-      {dk.data()},
-      {dv.data()});
+      {{q->data()}, {k->data()}, {v->data()}},
+      {{out.data()}, lse.data(), {dout->data()}, nullptr, {dq.data()}, {dk.data()}, {dv.data()}},
+      run.selection);
   run.dq = dq.copy();
   run.dk = dk.copy();
   run.dv = dv.copy();
   return run;
 }
 
-// What the kernels see: the numbers rounded to T.
+// Inputs of the kernels: the numbers rounded to T.
 template <typename T>
 MobaNumbers rounded_to(const MobaNumbers& numbers) {
   return {

@@ -59,12 +59,9 @@ struct Call {
         problem,
         setup.options,
         {begin, end},
-        {q.data()},
-        {k.data() + key_at(begin)},
-        {v.data() + key_at(begin)},
+        {{q.data()}, {k.data() + key_at(begin)}, {v.data() + key_at(begin)}},
         selection,
-        {part.data()},
-        part_lse.data(),
+        {{part.data()}, part_lse.data()},
         statistics);
     ASSERT_TRUE(status.ok()) << status.to_string();
     merge_partial_attention(
@@ -83,16 +80,15 @@ struct Call {
         problem,
         setup.options,
         {begin, end},
-        {q.data()},
-        {k.data() + key_at(begin)},
-        {v.data() + key_at(begin)},
-        {out.data()},
-        lse.data(),
-        {dout.data()},
-        selection,
-        {part.data()},
-        {dk.data() + key_at(begin)},
-        {dv.data() + key_at(begin)});
+        {{q.data()}, {k.data() + key_at(begin)}, {v.data() + key_at(begin)}},
+        {{out.data()},
+         lse.data(),
+         {dout.data()},
+         nullptr,
+         {part.data()},
+         {dk.data() + key_at(begin)},
+         {dv.data() + key_at(begin)}},
+        selection);
     ASSERT_TRUE(status.ok()) << status.to_string();
     std::transform(dq.begin(), dq.end(), part.begin(), dq.begin(), std::plus<>());
   }
@@ -210,12 +206,9 @@ TEST(MobaPart, StatisticsOfRangesAreThoseOfTheWhole) {
   ASSERT_TRUE(moba_forward(
                   call.problem,
                   setup.options,
-                  {call.q.data()},
-                  {call.k.data()},
-                  {call.v.data()},
+                  {{call.q.data()}, {call.k.data()}, {call.v.data()}},
                   {},
-                  {call.out.data()},
-                  call.lse.data(),
+                  {{call.out.data()}, call.lse.data()},
                   selection,
                   whole.spans())
                   .ok());
@@ -253,12 +246,9 @@ TEST(MobaPart, CallsThatBreakARuleAreNamed) {
                call.problem,
                call.setup.options,
                range,
-               {call.q.data()},
-               {call.k.data()},
-               {call.v.data()},
+               {{call.q.data()}, {call.k.data()}, {call.v.data()}},
                call.selection,
-               {call.out.data()},
-               call.lse.data(),
+               {{call.out.data()}, call.lse.data()},
                {})
         .to_string();
   };

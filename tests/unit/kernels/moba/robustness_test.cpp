@@ -1,5 +1,5 @@
-// Block attention where inputs are hostile: what may and may not influence what, numbers that are
-// none, extreme logits, memory next to the tensors, bad arguments.
+// Block attention with hostile inputs: which values may influence which results, NaN and infinity,
+// extreme logits, and memory next to the tensors.
 #include "tests/unit/kernels/moba/oracle.h"
 
 #include <sys/mman.h>
@@ -110,7 +110,7 @@ TEST(MobaNan, InAQueryPoisonsThatRowOnly) {
   EXPECT_TRUE(all_finite(run.out, 51, 100));
   EXPECT_TRUE(std::equal(run.out.begin(), run.out.begin() + 50 * 16, clean.out.begin()));
   EXPECT_EQ(storage.nonfinite_rows[0], 1);
-  EXPECT_EQ(storage.nonfinite_scores[0], 6);  // row 50 lies in block 6
+  EXPECT_EQ(storage.nonfinite_scores[0], 6);  // row 50 is in block 6
   EXPECT_TRUE(std::isfinite(storage.selected_max_logit[0]));
 }
 
@@ -268,12 +268,9 @@ TEST(MobaMemory, StridesLeaveWhatLiesBetweenRowsAlone) {
   const Status status = moba_forward(
       problem_of(setup, AttentionType::kFloat32, cu, cu),
       setup.options,
-      {fused.data(), kWidth},
-      {fused.data() + 32, kWidth},
-      {fused.data() + 64, kWidth},
+      {{fused.data(), kWidth}, {fused.data() + 32, kWidth}, {fused.data() + 64, kWidth}},
       {},
-      {out.data(), 40, 20},
-      lse.data(),
+      {{out.data(), 40, 20}, lse.data()},
       selection,
       {});
   ASSERT_TRUE(status.ok()) << status.to_string();
@@ -292,7 +289,7 @@ TEST(MobaMemory, OffsetsBeyondTwoToThe31ElementsAreReached) {
   MobaNumbers numbers = random_numbers(setup, 53);
   numbers.dout.clear();
   const auto expected = run_moba<float>(setup, numbers);
-  constexpr std::int64_t kStride = std::int64_t{1} << 30;  // elements: token 3 lies at 3 * 2^30
+  constexpr std::int64_t kStride = std::int64_t{1} << 30;  // elements: token 3 is at 3 * 2^30
   constexpr std::size_t kBytes = (3 * static_cast<std::size_t>(kStride) + 64) * sizeof(float);
   void* mapped = mmap(
       nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -314,12 +311,9 @@ TEST(MobaMemory, OffsetsBeyondTwoToThe31ElementsAreReached) {
   const Status status = moba_forward(
       problem_of(setup, AttentionType::kFloat32, cu, cu),
       setup.options,
-      {memory, kStride},
-      {memory + 8, kStride},
-      {memory + 16, kStride},
+      {{memory, kStride}, {memory + 8, kStride}, {memory + 16, kStride}},
       {},
-      {memory + 24, kStride},
-      lse.data(),
+      {{memory + 24, kStride}, lse.data()},
       selection,
       {});
   ASSERT_TRUE(status.ok()) << status.to_string();

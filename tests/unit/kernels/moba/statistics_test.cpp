@@ -1,4 +1,4 @@
-// What block attention reports, the reach of a loss mask, and the arguments it refuses.
+// Statistics of block attention, its gradient coverage under a loss mask, and invalid arguments.
 #include "tests/unit/kernels/moba/oracle.h"
 
 #include <algorithm>
@@ -163,7 +163,7 @@ TEST(MobaMeans, AreThoseOfEachBlockAndCountKeysThatAreNoNumbers) {
   EXPECT_EQ(means[4 * 16 + 7], k[28 * 16 + 7]);  // a block of one key
 }
 
-TEST(MobaReach, IsWhatTheMaskedTokensAttendTo) {
+TEST(MobaGradientCoverage, CountsTheBlocksThatTokensWithALossAttendTo) {
   MobaSetup setup = setup_of({400, 24}, 8, 3);
   MobaNumbers numbers = random_numbers(setup, 69);
   std::fill(numbers.dout.begin(), numbers.dout.end(), 0);
@@ -175,8 +175,9 @@ TEST(MobaReach, IsWhatTheMaskedTokensAttendTo) {
   const auto cu = setup.cu_q();
   const auto dout = elements<float>(numbers.dout);
   const AttentionProblem problem = problem_of(setup, AttentionType::kFloat32, cu, cu);
-  const GradientReach reach = moba_gradient_reach(problem, run.selection, {dout.data()});
-  EXPECT_DOUBLE_EQ(reach.query_share, 4.0 / 424);
+  const GradientCoverage coverage = moba_gradient_coverage(problem, run.selection, {dout.data()});
+  EXPECT_EQ(coverage.queries, 424);
+  EXPECT_EQ(coverage.queries_reached, 4);
   std::vector<char> blocks(53, 0);
   const Choices choices = run.choices(setup);
   for (const std::size_t token : loss_tokens) {
@@ -186,11 +187,11 @@ TEST(MobaReach, IsWhatTheMaskedTokensAttendTo) {
       }
     }
   }
-  EXPECT_DOUBLE_EQ(
-      reach.block_share, static_cast<double>(std::count(blocks.begin(), blocks.end(), 1)) / 53);
+  EXPECT_EQ(coverage.blocks, 53);
+  EXPECT_EQ(coverage.blocks_reached, std::count(blocks.begin(), blocks.end(), 1));
 }
 
-TEST(MobaReach, FallsWithASparseLossMaskAndIsFullUnderFullAttention) {
+TEST(MobaGradientCoverage, FallsWithASparseLossMaskAndIsFullUnderFullAttention) {
   MobaSetup setup = setup_of({3200}, 16, 3);
   MobaNumbers numbers = random_numbers(setup, 70);
   const auto cu = setup.cu_q();
@@ -204,7 +205,8 @@ TEST(MobaReach, FallsWithASparseLossMaskAndIsFullUnderFullAttention) {
     for (std::size_t token = every - 1; token < 3200; token += every) {
       std::fill_n(dout.begin() + static_cast<std::ptrdiff_t>(token * 32), 32, 1.0F);
     }
-    return moba_gradient_reach(problem, run.selection, {dout.data()}).block_share;
+    const auto found = moba_gradient_coverage(problem, run.selection, {dout.data()});
+    return static_cast<double>(found.blocks_reached) / static_cast<double>(found.blocks);
   };
   const double sparse = share(100, 3);
   // 32 tokens of two heads: their own blocks and two past ones each, out of 200.
@@ -253,12 +255,9 @@ struct Call {
     return moba_forward(
         problem,
         options,
-        q_input,
-        k_input,
-        k_input,
+        {q_input, k_input, k_input},
         means,
-        output,
-        lse_data,
+        {output, lse_data},
         selection,
         statistics);
   }
@@ -316,9 +315,9 @@ TEST(MobaArguments, OfOffsetsAndTensorsThatCannotBeAreNamed) {
     c.problem.cu_k = c.cu_k;
   });
   refuse("2^31", [](Call& c) { c.cu_q[1] = c.cu_k[1] = std::int64_t{1} << 33; });
-  refuse("q has no data", [](Call& c) { c.q_input.data = nullptr; });
-  refuse("k has no data", [](Call& c) { c.k_input.data = nullptr; });
-  refuse("out has no data", [](Call& c) { c.output.data = nullptr; });
+  refuse("q must not be null", [](Call& c) { c.q_input.data = nullptr; });
+  refuse("k must not be null", [](Call& c) { c.k_input.data = nullptr; });
+  refuse("out must not be null", [](Call& c) { c.output.data = nullptr; });
   refuse("lse", [](Call& c) { c.lse_data = nullptr; });
   refuse("token_stride", [](Call& c) { c.q_input.token_stride = 15; });
   refuse("token_stride", [](Call& c) { c.q_input.token_stride = -32; });
@@ -326,10 +325,10 @@ TEST(MobaArguments, OfOffsetsAndTensorsThatCannotBeAreNamed) {
   refuse("aligned", [](Call& c) { c.q_input.data = static_cast<const char*>(c.q_input.data) + 2; });
   refuse("overflow", [](Call& c) { c.q_input.token_stride = INT64_MAX / 4; });
   refuse("overflow", [](Call& c) { c.q_input.head_stride = INT64_MAX / 4; });
-  refuse("q has 39 tokens", [](Call& c) { c.q_input.tokens = 39; });
-  refuse("k has 39 tokens", [](Call& c) { c.k_input.tokens = 39; });
-  refuse("out has 39 tokens", [](Call& c) { c.output.tokens = 39; });
-  refuse("lse is not aligned", [](Call& c) { c.lse_data = static_cast<char*>(c.lse_data) + 1; });
+  refuse("q must have room for 40 tokens, got 39", [](Call& c) { c.q_input.tokens = 39; });
+  refuse("k must have room for 40 tokens, got 39", [](Call& c) { c.k_input.tokens = 39; });
+  refuse("out must have room for 40 tokens, got 39", [](Call& c) { c.output.tokens = 39; });
+  refuse("lse must be aligned", [](Call& c) { c.lse_data = static_cast<char*>(c.lse_data) + 1; });
   refuse("means", [](Call& c) { c.means.resize(3); });
   refuse("gate_bound", [](Call& c) { c.statistics.gate_bound = std::span(c.k).first(3); });
 }
@@ -354,16 +353,15 @@ TEST(MobaArguments, ASelectionOfAnotherProblemIsRefused) {
     return moba_backward(
         call.problem,
         options,
-        {call.q.data()},
-        {call.k.data()},
-        {call.k.data()},
-        {call.out.data()},
-        call.lse.data(),
-        {call.q.data()},
-        selection,
-        {dq.data()},
-        {dk.data()},
-        {dk.data()});
+        {{call.q.data()}, {call.k.data()}, {call.k.data()}},
+        {{call.out.data()},
+         call.lse.data(),
+         {call.q.data()},
+         nullptr,
+         {dq.data()},
+         {dk.data()},
+         {dk.data()}},
+        selection);
   };
   const Status empty = backward(MobaSelection(), call.options);
   EXPECT_NE(empty.to_string().find("selection"), std::string::npos) << empty.to_string();

@@ -9,26 +9,21 @@ namespace {
 Status attend_alone(const ContextCase& c, const ContextNumbers& n, ContextResult& r) {
   kernels::AttentionProblem problem = problem_of(c);
   problem.cu_q = n.cu;
-  MUSTER_RETURN_IF_ERROR(kernels::flash_attention_forward(
+  MUSTER_RETURN_IF_ERROR(kernels::attention_forward(
       problem,
-      {n.q.data()},
-      {n.k.data()},
-      {n.v.data()},
-      {r.out.data()},
-      r.lse.data(),
+      {{n.q.data()}, {n.k.data()}, {n.v.data()}},
+      {{r.out.data()}, r.lse.data()},
       {r.max_logit, r.nonfinite_rows}));
-  return kernels::flash_attention_backward(
+  return kernels::attention_backward(
       problem,
-      {n.q.data()},
-      {n.k.data()},
-      {n.v.data()},
-      {r.out.data()},
-      r.lse.data(),
-      {n.dout.data()},
-      nullptr,
-      {r.dq.data()},
-      {r.dk.data()},
-      {r.dv.data()});
+      {{n.q.data()}, {n.k.data()}, {n.v.data()}},
+      {{r.out.data()},
+       r.lse.data(),
+       {n.dout.data()},
+       nullptr,
+       {r.dq.data()},
+       {r.dk.data()},
+       {r.dv.data()}});
 }
 
 Status moba_alone(const ContextCase& c, const ContextNumbers& n, ContextResult& r) {
@@ -38,12 +33,9 @@ Status moba_alone(const ContextCase& c, const ContextNumbers& n, ContextResult& 
   MUSTER_RETURN_IF_ERROR(kernels::moba_forward(
       problem,
       *c.moba,
-      {n.q.data()},
-      {n.k.data()},
-      {n.v.data()},
+      {{n.q.data()}, {n.k.data()}, {n.v.data()}},
       {},
-      {r.out.data()},
-      r.lse.data(),
+      {{r.out.data()}, r.lse.data()},
       selection,
       r.moba.spans()));
   r.max_logit = r.moba.max_logit;
@@ -57,16 +49,15 @@ Status moba_alone(const ContextCase& c, const ContextNumbers& n, ContextResult& 
   return kernels::moba_backward(
       problem,
       *c.moba,
-      {n.q.data()},
-      {n.k.data()},
-      {n.v.data()},
-      {r.out.data()},
-      r.lse.data(),
-      {n.dout.data()},
-      selection,
-      {r.dq.data()},
-      {r.dk.data()},
-      {r.dv.data()});
+      {{n.q.data()}, {n.k.data()}, {n.v.data()}},
+      {{r.out.data()},
+       r.lse.data(),
+       {n.dout.data()},
+       nullptr,
+       {r.dq.data()},
+       {r.dk.data()},
+       {r.dv.data()}},
+      selection);
 }
 
 // One rank's part of a spread run.

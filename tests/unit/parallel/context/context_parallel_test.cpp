@@ -229,8 +229,8 @@ TEST(ContextAttention, BackwardFromAShardsOwnLogSumIsWrong) {
         const std::vector<std::int64_t> own{0, 32};
         kernels::AttentionProblem problem = problem_of(c);
         problem.cu_q = own;
-        status = kernels::flash_attention_forward(
-            problem, {q.data()}, {k.data()}, {v.data()}, {out.data()}, lse.data(), {});
+        status = kernels::attention_forward(
+            problem, {{q.data()}, {k.data()}, {v.data()}}, {{out.data()}, lse.data()});
         EXPECT_TRUE(status.ok()) << status.to_string();
       }
       Floats dq(q.size());

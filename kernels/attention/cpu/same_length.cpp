@@ -1,4 +1,4 @@
-// Sequences of one length: exact attention (flash_call.h) without its checks.
+// Exact attention of sequences of one length, without the checks.
 #include "kernels/attention/cpu/call.h"
 
 #include <muster/kernels/attention.h>
@@ -12,13 +12,19 @@ namespace muster::kernels {
 namespace {
 
 template <typename T>
-FlashCall call_of(const AttentionShape& shape) {
+constexpr AttentionType type_of() {
+  return std::is_same_v<T, double> ? AttentionType::kFloat64 : AttentionType::kFloat32;
+}
+
+template <typename T>
+AttentionCall call_of(const AttentionShape& shape) {
   return {
-      .type = std::is_same_v<T, double> ? AttentionType::kFloat64 : AttentionType::kFloat32,
+      .type = type_of<T>(),
       .heads = shape.heads,
       .kv_heads = shape.heads,
       .head_dim = shape.head_dim,
       .total_q = shape.sequence,
+      .total_k = shape.sequence,
       .sequences = {{0, shape.sequence, 0, shape.sequence}},
       .causal = true,
       .scale = shape.scale};
@@ -26,9 +32,13 @@ FlashCall call_of(const AttentionShape& shape) {
 
 // Sequence `batch` of [batch, sequence, heads, head_dim].
 template <typename T>
-FlashTensor tensor_of(const AttentionShape& shape, const T* data, std::int64_t batch) {
+AttentionTensor tensor_of(const AttentionShape& shape, const T* data, std::int64_t batch) {
   const std::int64_t stride = shape.heads * shape.head_dim;
-  return {const_cast<T*>(data) + batch * shape.sequence * stride, stride, shape.head_dim};
+  return {
+      .data = const_cast<T*>(data) + batch * shape.sequence * stride,
+      .type = type_of<T>(),
+      .token_stride = stride,
+      .head_stride = shape.head_dim};
 }
 
 }  // namespace
@@ -42,10 +52,10 @@ void attention_forward(
     T* out,
     T* lse,
     float* max_logits) {
-  const FlashCall call = call_of<T>(shape);
+  const AttentionCall call = call_of<T>(shape);
   FlashCounts counts(shape.heads);
   for (std::int64_t b = 0; b < shape.batch && shape.sequence > 0; ++b) {
-    flash_forward_call<T>(
+    flash_forward(
         call,
         {tensor_of(shape, q, b), tensor_of(shape, k, b), tensor_of(shape, v, b)},
         {tensor_of(shape, out, b), lse + b * shape.heads * shape.sequence},
@@ -63,24 +73,19 @@ void attention_backward(
     const T* q,
     const T* k,
     const T* v,
-    const T* out,
-    const T* lse,
-    const T* dout,
-    T* dq,
-    T* dk,
-    T* dv) {
-  const FlashCall call = call_of<T>(shape);
+    const AttentionShapeGradients<T>& gradients) {
+  const AttentionCall call = call_of<T>(shape);
   for (std::int64_t b = 0; b < shape.batch && shape.sequence > 0; ++b) {
-    flash_backward_call<T>(
+    flash_backward(
         call,
         {tensor_of(shape, q, b), tensor_of(shape, k, b), tensor_of(shape, v, b)},
-        {.out = tensor_of(shape, out, b),
-         .lse = lse + b * shape.heads * shape.sequence,
-         .dout = tensor_of(shape, dout, b),
+        {.out = tensor_of(shape, gradients.out, b),
+         .lse = gradients.lse + b * shape.heads * shape.sequence,
+         .dout = tensor_of(shape, gradients.dout, b),
          .dlse = nullptr,
-         .dq = tensor_of(shape, dq, b),
-         .dk = tensor_of(shape, dk, b),
-         .dv = tensor_of(shape, dv, b)});
+         .dq = tensor_of(shape, gradients.dq, b),
+         .dk = tensor_of(shape, gradients.dk, b),
+         .dv = tensor_of(shape, gradients.dv, b)});
   }
 }
 
@@ -88,16 +93,7 @@ void attention_backward(
   template void attention_forward(                                          \
       const AttentionShape&, const T*, const T*, const T*, T*, T*, float*); \
   template void attention_backward(                                         \
-      const AttentionShape&,                                                \
-      const T*,                                                             \
-      const T*,                                                             \
-      const T*,                                                             \
-      const T*,                                                             \
-      const T*,                                                             \
-      const T*,                                                             \
-      T*,                                                                   \
-      T*,                                                                   \
-      T*);
+      const AttentionShape&, const T*, const T*, const T*, const AttentionShapeGradients<T>&);
 MUSTER_INSTANTIATE(float)
 MUSTER_INSTANTIATE(double)
 
