@@ -73,7 +73,7 @@ Expected<double> parse_rate(const std::string& text, const std::string& flag) {
   if (error != std::errc{} || end != digits.data() + digits.size() || !std::isfinite(value) ||
       value <= 0) {
     return invalid_argument(
-        flag + " '" + text + "' is no positive number with k, M, G, T or P, such as 450G");
+        flag, " '", text, "' is no positive number with k, M, G, T or P, such as 450G");
   }
   return value * factor;
 }
@@ -88,7 +88,7 @@ Expected<parallel::EpBalanceMode> parse_balance_mode(const std::string& text) {
   if (text == "tolerant") {
     return parallel::EpBalanceMode::kTolerant;
   }
-  return invalid_argument("--mode '" + text + "' is none of none, exact and tolerant");
+  return invalid_argument("--mode '", text, "' is none of none, exact and tolerant");
 }
 
 std::string describe_planner(const parallel::EpShape& shape, const parallel::EpBalance& balance) {

@@ -62,7 +62,7 @@ Expected<EpPreset> find_ep_preset(const std::string& name) {
     }
     known += (known.empty() ? "" : ", ") + std::string{preset.name};
   }
-  return invalid_argument("--preset '" + name + "' is none of " + known);
+  return invalid_argument("--preset '", name, "' is none of ", known);
 }
 
 }  // namespace muster::cli

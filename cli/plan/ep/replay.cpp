@@ -144,7 +144,7 @@ Expected<EpReplayReport> replay(const std::filesystem::path& file, const EpRepla
       ++report.reproduced;
       add_wire(recorded, record, layer.recorded);
     } else if (status.code() == StatusCode::kInvalidArgument) {
-      return data_loss(report.file + ": " + where + ": " + status.message());
+      return data_loss(report.file, ": ", where, ": ", status.message());
     }
     if (const Status status = replayed.plan(record); status.ok()) {
       add(replayed.plan().statistics, layer.replayed);

@@ -75,13 +75,16 @@ Batch NeedleSource::held_out(std::int64_t first, std::int64_t count) const {
 Status validate_needle(std::int64_t pairs, std::int64_t length) {
   if (pairs < 1 || pairs > kNeedleKeys) {
     return invalid_argument(
-        "--needle " + std::to_string(pairs) + " needles; use 1 to " + std::to_string(kNeedleKeys) +
-        ", the number of keys");
+        "--needle ", pairs, " needles; use 1 to ", kNeedleKeys, ", the number of keys");
   }
   if (length < (kQuestionsPerNeedle + 1) * pairs) {
     return invalid_argument(
-        "--needle " + std::to_string(pairs) + " needles and their questions do not fit --seq " +
-        std::to_string(length) + "; it takes " + std::to_string((kQuestionsPerNeedle + 1) * pairs) +
+        "--needle ",
+        pairs,
+        " needles and their questions do not fit --seq ",
+        length,
+        "; it takes ",
+        (kQuestionsPerNeedle + 1) * pairs,
         " or more");
   }
   return {};

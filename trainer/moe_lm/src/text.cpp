@@ -103,15 +103,14 @@ bool natural_less(const std::string& a, const std::string& b) {
 Expected<std::string> load_text(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(path, error)) {
-    return not_found(
-        "there is no '" + path.string() + "'; --data takes a file or a folder of *.txt");
+    return not_found("there is no '", path.string(), "'; --data takes a file or a folder of *.txt");
   }
   if (!fs::is_directory(path, error)) {
     return read_file(path);
   }
   const std::vector<fs::path> files = text_files(path);
   if (files.empty()) {
-    return not_found("folder '" + path.string() + "' has no *.txt files to train on");
+    return not_found("folder '", path.string(), "' has no *.txt files to train on");
   }
   std::string text;
   for (const fs::path& file : files) {

@@ -141,13 +141,16 @@ Status Trainer::take_up() {
   weights_->parameters_changed();
   if (state_.values[kDataOrder] != data_order()) {
     return failed_precondition(
-        "the checkpoint was saved with " + state_.values[kDataOrder] + ", this run has " +
-        data_order() + ": start with the flags it was saved with, or with another run id");
+        "the checkpoint was saved with ",
+        state_.values[kDataOrder],
+        ", this run has ",
+        data_order(),
+        ": start with the flags it was saved with, or with another run id");
   }
   const std::string& text = state_.values[kCursor];
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), cursor_);
   if (parsed.ec != std::errc{} || parsed.ptr != text.data() + text.size()) {
-    return data_loss("the checkpoint's data cursor '" + text + "' is not a number");
+    return data_loss("the checkpoint's data cursor '", text, "' is not a number");
   }
   result_.first_step = agent_->step();
   if (result_.first_step >= total_steps()) {
@@ -196,8 +199,11 @@ Status Trainer::start() {
   if (options_.needle_pairs == 0 &&
       setup_.text->size() <= static_cast<std::size_t>(options_.model.sequence)) {
     return invalid_argument(
-        "the text has " + std::to_string(setup_.text->size()) + " bytes; --seq " +
-        std::to_string(options_.model.sequence) + " needs at least one more than that");
+        "the text has ",
+        setup_.text->size(),
+        " bytes; --seq ",
+        options_.model.sequence,
+        " needs at least one more than that");
   }
   MUSTER_RETURN_IF_ERROR(create_optimizer());
   MUSTER_RETURN_IF_ERROR(join_agent());
