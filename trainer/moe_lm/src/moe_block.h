@@ -10,7 +10,7 @@
 #include <muster/agent/agent.h>
 #include <muster/parallel/experts/layer.h>
 #include <muster/parallel/experts/router.h>
-#include <muster/parallel/experts/skew.h>
+#include <muster/parallel/experts/synthetic_routing.h>
 
 #include <cstdint>
 #include <memory>
@@ -80,7 +80,7 @@ class MoeBlock {
   Weight* shared_gate_{nullptr};
   Weight* shared_up_{nullptr};
   Weight* shared_down_{nullptr};
-  std::optional<parallel::SkewedRouting> skew_;
+  std::optional<parallel::SyntheticRouting> skew_;
   std::uint64_t draw_stream_{0};
   std::uint64_t draw_index_{0};
   std::vector<float> bias_;

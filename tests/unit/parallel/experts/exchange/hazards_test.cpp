@@ -170,7 +170,7 @@ TEST(Hazard4, NothingReadsOrWritesRowsPastTheLastEnd) {
     for (int round = 0; round < 2; ++round) {
       findings.expect(mover.exchange->dispatch(mover.plan, x, {}, received, soon()), "dispatch");
       auto* rows = reinterpret_cast<float*>(received.rows.data());  // NOLINT
-      const auto end = static_cast<std::size_t>(ep_rows_of(mover.plan, rank) * test.hidden);
+      const auto end = static_cast<std::size_t>(ep_row_count(mover.plan, rank) * test.hidden);
       const std::size_t all = received.rows.size() / sizeof(float);
       findings.expect(end < all, "the case has no rows past the end");
       const auto is_poison = [](float value) { return std::isnan(value); };

@@ -21,7 +21,7 @@ bool same_bits(float a, float b) {
 }
 
 std::size_t rows_on(const EpPlan& plan, int rank) {
-  return static_cast<std::size_t>(ep_rows_of(plan, rank));
+  return static_cast<std::size_t>(ep_row_count(plan, rank));
 }
 
 // --- checks of one rank ---
