@@ -10,7 +10,7 @@
 
 namespace muster::parallel {
 
-// What an operator reads of one piece of queries and one of keys.
+// Inputs of an operator for one piece of queries and one of keys.
 struct PieceInputs {
   kernels::AttentionInput q;
   kernels::AttentionInput k;
@@ -45,7 +45,7 @@ using SegmentBackward = std::function<Status(
     const PieceInputs& inputs,
     const PieceGradients& gradients)>;
 
-// Tensors are checked.
+// Tensors must have been checked.
 [[nodiscard]] Status gathered_forward(
     const ContextCall& call,
     const ContextTensors& tensors,
@@ -53,7 +53,7 @@ using SegmentBackward = std::function<Status(
     std::span<float> lse,
     const SegmentForward& attend);
 
-// Gradients of keys go home by a reduce-scatter.
+// A reduce-scatter returns the gradients of keys to their ranks.
 [[nodiscard]] Status gathered_backward(
     const ContextCall& call,
     const ContextTensors& tensors,
