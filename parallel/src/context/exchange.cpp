@@ -92,7 +92,7 @@ Status check_context_call(const ContextCall& call, const kernels::MobaOptions* o
   }
   if (!call.problem.cu_q.empty() || !call.problem.cu_k.empty()) {
     return invalid_argument(
-        "problem.cu_q and cu_k must be empty: the plan says which rows there are");
+        "problem.cu_q and cu_k must be empty: the plan has the lengths of sequences");
   }
   if (call.problem.bias != nullptr) {
     return invalid_argument("problem.bias must be null: it is not spread over ranks");

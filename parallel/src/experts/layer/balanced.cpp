@@ -215,7 +215,7 @@ class BalancedGroup final : public ExpertGroup {
     const std::byte* chunk = heap_->pointer(heap_->rank(), 0);
     if (std::less<>{}(address, chunk) || !std::less<>{}(address, chunk + heap_->stride())) {
       return invalid_argument(
-          layer, ": its expert weights and gradients must lie in memory of ExpertGroup::allocate");
+          layer, ": expert weights and gradients must be in memory of ExpertGroup::allocate");
     }
     const std::size_t offset = heap_->offset_of(memory);
     if (offset % comm::kSymmetricGranularity != 0) {

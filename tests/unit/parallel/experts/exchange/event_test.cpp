@@ -1,4 +1,4 @@
-// What an event says, worked out again from choices and tables.
+// Events, compared with counts recomputed from choices and tables.
 #include "tests/unit/parallel/experts/exchange/expert_case.h"
 
 #include <gtest/gtest.h>
@@ -163,7 +163,7 @@ TEST_P(Event, CountsRowsAndBytesOfDispatchAndCombineByTheFormulas) {
              (traffic.firsts_here + traffic.repeats_here) * row + traffic.choices_here * kGate},
             "dispatch");
 
-        // Backward: no gates; values of rows come home.
+        // Backward: no gates; values of rows return to their tokens.
         findings.expect(exchange.dispatch(mover.plan, x, {}, received, soon()), "again");
         event = exchange.take_event(mover.plan);
         expect_bytes(
@@ -179,7 +179,7 @@ TEST_P(Event, CountsRowsAndBytesOfDispatchAndCombineByTheFormulas) {
         findings.expect(
             exchange.combine(mover.plan, received.rows, row_values, y, values, soon()), "combine");
         event = exchange.take_event(mover.plan);
-        // bf16 rows without rounding on the way go one by one.
+        // bf16 rows without intermediate rounding are sent one by one.
         const bool apart =
             test.type == kernels::FloatType::kBFloat16 && test.numerics == EpNumerics::kPlain;
         const std::int64_t staged = ep_row_count(mover.plan, rank) * kGate;

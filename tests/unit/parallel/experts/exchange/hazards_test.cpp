@@ -1,4 +1,4 @@
-// What goes wrong in systems of this kind when an order or an assumption is left out;
+// Failures of similar systems that break an ordering or an assumption;
 // docs/evidence/expert_bugs.md.
 #include "tests/unit/parallel/experts/exchange/expert_case.h"
 
@@ -92,7 +92,7 @@ TEST(Hazard1, PrefetchWaitsForARankThatStillReadsItsSlots) {
   expect_layer_while_read(true, 0);
 }
 
-// The same scene without the barrier: it can tell.
+// The same scenario without the barrier, to show that it detects the hazard.
 TEST(Hazard1, WithoutTheEntryBarrierSlotsChangeWhileTheyAreRead) {
   expect_layer_while_read(false, 1);
 }

@@ -90,7 +90,7 @@ TEST(ExchangeCreation, NamesTheRankWhoseOptionsDiffer) {
   expect_on_two(std::size_t{1} << 20, [](Member& member, Findings& findings) {
     EpExchangeOptions options = good_options();
     if (member.rank() == 1) {
-      options.entry_barriers = false;  // as large as the others', so that only the options tell
+      options.entry_barriers = false;  // as large as the others', so that only the options differ
     }
     expect_refused(
         findings,

@@ -1,4 +1,4 @@
-// What is refused, by whom, in which words; and that nothing has moved.
+// Refusals, their messages and the ranks that return them, before any data moves.
 #include "tests/unit/parallel/experts/exchange/expert_case.h"
 
 #include <gtest/gtest.h>

@@ -55,7 +55,7 @@ Expected<Made> make(comm::Communicator& ranks) {
   return made;
 }
 
-// What each pass of one rank asked for.
+// Number of allocations of each pass of one rank.
 std::vector<long> allocations_by_pass(comm::Communicator& ranks) {
   std::vector<long> by_pass;
   const auto made = make(ranks);

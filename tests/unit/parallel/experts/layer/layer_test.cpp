@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 // fp32 sums of some hundred products of numbers up to 1 against fp64.
 constexpr double kTolerance = 2e-5;
-// Rows, activations and partial sums rounded to 8 bits several times on the way.
+// Rows, activations and partial sums are rounded to 8 bits several times in between.
 constexpr double kTolerance16 = 4e-2;
 
 struct Family {
@@ -27,7 +27,7 @@ struct Family {
   std::function<int(const LayerCase&, int rank, std::int64_t token, int choice)> route;
 };
 
-// Choices of a token differ in all families but the one that says so.
+// Choices of a token differ in all families but the one named for it.
 std::vector<Family> families() {
   return {
       {"even",
@@ -152,7 +152,7 @@ TEST(ExpertLayer, RanksOfUnequalSpeedHaveTheSameResults) {
 }
 
 TEST(ExpertLayer, RefusesAPlanWithMoreForeignExpertsThanSlotsBeforeAnythingIsComputed) {
-  // A fast rank without rows of its own needs experts of three homes; it has slots for one.
+  // A fast rank without own rows needs experts of three homes; it has slots for one.
   LayerCase layer = make_case(
       {"nothing of rank 0", [](const LayerCase& c, int rank, std::int64_t token, int choice) {
          const int local = c.experts / c.ranks;
