@@ -42,7 +42,7 @@ Status set_type(const std::string& name, FloatType& type) {
   } else if (name == "bf16") {
     type = FloatType::kBFloat16;
   } else if (!name.empty()) {
-    return invalid_argument("--type '", name, "' is none of fp32 and bf16");
+    return invalid_argument("--type must be fp32 or bf16, got '", name, "'");
   }
   return {};
 }

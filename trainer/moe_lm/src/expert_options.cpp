@@ -67,10 +67,10 @@ Status validate(const ExpertOptions& options, std::int64_t experts, std::int64_t
   }
   const bool balanced = options.exchange == ExpertExchange::kMuster;
   if (options.tolerance > 0 && !balanced) {
-    return invalid_argument("--ep-tolerance is of --ep muster");
+    return invalid_argument("--ep-tolerance needs --ep muster");
   }
   if (!options.trace.empty() && !balanced) {
-    return invalid_argument("--ep-trace records the plans of --ep muster");
+    return invalid_argument("--ep-trace needs --ep muster, whose plans it records");
   }
   if (options.skew) {
     return parallel::SyntheticRouting::create(
