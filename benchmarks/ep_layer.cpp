@@ -16,7 +16,7 @@
 #include <muster/comm/backends.h>
 #include <muster/common/random.h>
 #include <muster/parallel/experts/layer.h>
-#include <muster/parallel/experts/skew.h>
+#include <muster/parallel/experts/synthetic_routing.h>
 
 #include <algorithm>
 #include <array>
@@ -165,7 +165,7 @@ class Bench {
     std::vector<std::vector<std::int32_t>> choices;
     for (const double skew : kSkews) {
       MUSTER_ASSIGN_OR_RETURN(
-          const SkewedRouting routing, SkewedRouting::create(kExperts, kTopK, skew, kSeed));
+          const SyntheticRouting routing, SyntheticRouting::create(kExperts, kTopK, skew, kSeed));
       routing.draw(
           static_cast<std::uint64_t>(ranks_.rank()),
           static_cast<std::uint64_t>(tokens),

@@ -1,5 +1,5 @@
 // One rank of the demo's training job. `muster run --nproc-per-node 4 -- moe_lm --data FILE` starts
-// several; alone it is a world of one.
+// several; a single process is a world of one.
 #include "trainer/moe_lm/src/command_line.h"
 #include "trainer/moe_lm/src/options.h"
 #include "trainer/moe_lm/src/text.h"
@@ -14,15 +14,15 @@
 namespace muster::moe_lm {
 namespace {
 
-// One write: the lines of several ranks share a terminal.
+// One write, because the lines of several ranks share a terminal.
 int fail(int rank, const Status& status) {
   std::cerr << "moe_lm: rank " + std::to_string(rank) + ": " + status.message() + "\n"
             << std::flush;
   return 1;
 }
 
-// A set-up that is wrong now is wrong after every restart; a peer, a disk or a damaged checkpoint
-// may not be.
+// A wrong set-up fails again after every restart; a lost peer, a disk or a damaged checkpoint may
+// not.
 int fail_start(int rank, const Status& status) {
   fail(rank, status);
   switch (status.code()) {

@@ -1,4 +1,4 @@
-// `muster plan ep`: what expert parallelism takes, before any run.
+// `muster plan ep`: memory and traffic of expert parallelism, before any run.
 #pragma once
 
 #include <muster/parallel/experts/sizes.h>
@@ -17,14 +17,14 @@ struct EpPreset {
 };
 
 [[nodiscard]] std::span<const EpPreset> ep_presets();
-// kInvalidArgument for a name that is none, with those that are.
+// Returns kInvalidArgument with the valid names for an unknown one.
 [[nodiscard]] Expected<EpPreset> find_ep_preset(const std::string& name);
 
 struct EpQuestion {
   std::string name;
   parallel::EpLayerShape layer;
-  std::optional<parallel::EpRates> rates;  // without: no times
-  double imbalance{0};                     // 0: no token count is asked for
+  std::optional<parallel::EpRates> rates;  // times are computed if present
+  double imbalance{0};                     // a token count is computed unless it is zero
 };
 
 struct EpAnswer {

@@ -30,7 +30,8 @@ Status check_complete(const EpFlags& flags) {
   need(flags.ffn.has_value(), "--ffn");
   return missing.empty() ? Status{}
                          : invalid_argument(
-                               "give " + missing +
+                               "give ",
+                               missing,
                                ", or a layer to start from with --preset NAME; 'muster plan ep "
                                "--help' shows how");
 }
@@ -41,7 +42,7 @@ Status set_type(const std::string& name, FloatType& type) {
   } else if (name == "bf16") {
     type = FloatType::kBFloat16;
   } else if (!name.empty()) {
-    return invalid_argument("--type '" + name + "' is none of fp32 and bf16");
+    return invalid_argument("--type must be fp32 or bf16, got '", name, "'");
   }
   return {};
 }
@@ -52,7 +53,7 @@ Expected<std::optional<EpBalanceMode>> mode_of(const EpFlags& flags) {
   }
   MUSTER_ASSIGN_OR_RETURN(const EpBalanceMode mode, parse_balance_mode(flags.mode));
   if (mode != EpBalanceMode::kTolerant && flags.tolerance) {
-    return invalid_argument("--tolerance goes with --mode tolerant, not with " + flags.mode);
+    return invalid_argument("--tolerance goes with --mode tolerant, not with ", flags.mode);
   }
   return std::optional{mode};
 }
@@ -79,7 +80,8 @@ Expected<std::optional<parallel::EpRates>> rates_of(const EpFlags& flags) {
   }
   if (flags.imbalance && !(*flags.imbalance >= 1)) {
     return invalid_argument(
-        "--imbalance " + decimal(*flags.imbalance, 2) +
+        "--imbalance ",
+        decimal(*flags.imbalance, 2),
         ": the fullest rank over the mean is at least 1");
   }
   return std::optional{rates};
@@ -136,8 +138,7 @@ Expected<EpReplayOptions> replay_options_of(const EpFlags& flags) {
   MUSTER_RETURN_IF_ERROR(set_type(flags.type, type));
   if (flags.hidden) {
     if (*flags.hidden < 1) {
-      return invalid_argument(
-          "--hidden is " + std::to_string(*flags.hidden) + ", must be at least 1");
+      return invalid_argument("--hidden is ", *flags.hidden, ", must be at least 1");
     }
     options.row_bytes = *flags.hidden * kernels::size_bytes(type);
   }

@@ -1,4 +1,4 @@
-// The command line of `muster plan ep` as values, before it is known what they are for.
+// Values of the command line of `muster plan ep`, before they are interpreted.
 #pragma once
 
 #include "cli/plan/ep/ep.h"
@@ -38,11 +38,11 @@ struct EpFlags {
   std::optional<int> copies_out;
   std::optional<double> imbalance;
 
-  std::string trace;  // of replay
+  std::string trace;  // file to replay
   bool json{false};
 };
 
-// kInvalidArgument that names the flag.
+// Returns kInvalidArgument naming the flag.
 [[nodiscard]] Expected<EpQuestion> question_of(const EpFlags& flags);
 [[nodiscard]] Expected<EpReplayOptions> replay_options_of(const EpFlags& flags);
 

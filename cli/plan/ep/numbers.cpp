@@ -16,7 +16,7 @@ std::string decimal(double value, int digits) {
 
 namespace {
 
-// Three digits that count: "4.23", "88.1", "543".
+// Three significant digits: "4.23", "88.1", "543".
 std::string three_digits(double value) {
   return decimal(value, value < 9.995 ? 2 : (value < 99.95 ? 1 : 0));
 }
@@ -73,7 +73,7 @@ Expected<double> parse_rate(const std::string& text, const std::string& flag) {
   if (error != std::errc{} || end != digits.data() + digits.size() || !std::isfinite(value) ||
       value <= 0) {
     return invalid_argument(
-        flag + " '" + text + "' is no positive number with k, M, G, T or P, such as 450G");
+        flag, " must be a positive number with k, M, G, T or P, such as 450G, got '", text, "'");
   }
   return value * factor;
 }
@@ -88,7 +88,7 @@ Expected<parallel::EpBalanceMode> parse_balance_mode(const std::string& text) {
   if (text == "tolerant") {
     return parallel::EpBalanceMode::kTolerant;
   }
-  return invalid_argument("--mode '" + text + "' is none of none, exact and tolerant");
+  return invalid_argument("--mode must be one of none, exact, tolerant, got '", text, "'");
 }
 
 std::string describe_planner(const parallel::EpShape& shape, const parallel::EpBalance& balance) {

@@ -1,4 +1,4 @@
-// Numbers of `muster plan ep`: decimal units, because link rates are given in them.
+// Numbers of `muster plan ep`, in decimal units like link rates.
 #pragma once
 
 #include <muster/common/expected.h>
@@ -15,7 +15,7 @@ namespace muster::cli {
 [[nodiscard]] std::string short_seconds(double seconds);  // "1.21 ms"
 [[nodiscard]] std::string percent(double fraction);       // "18.6 %"
 
-// "450G", "700T", "1.5e12": a positive number with k, M, G, T or P. kInvalidArgument that names
+// "450G", "700T", "1.5e12": a positive number with k, M, G, T or P. kInvalidArgument naming
 // `flag`.
 [[nodiscard]] Expected<double> parse_rate(const std::string& text, const std::string& flag);
 

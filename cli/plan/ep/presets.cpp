@@ -1,4 +1,4 @@
-// Layers to calculate without typing their sizes; every flag still overrides.
+// Sizes of known layers; every flag overrides them.
 #include "cli/plan/ep/ep.h"
 
 #include <array>
@@ -23,7 +23,7 @@ EpLayerShape layer_of(int experts, int ranks, int top_k, std::int64_t tokens) {
   return layer;
 }
 
-// Decoding: few tokens, and only so many slots that hot experts fit.
+// Decoding: few tokens, and just enough slots for hot experts.
 EpLayerShape inference() {
   EpLayerShape layer = layer_of(384, 8, 8, 256);
   layer.shape.slots = 4;
@@ -62,7 +62,7 @@ Expected<EpPreset> find_ep_preset(const std::string& name) {
     }
     known += (known.empty() ? "" : ", ") + std::string{preset.name};
   }
-  return invalid_argument("--preset '" + name + "' is none of " + known);
+  return invalid_argument("--preset must be one of ", known, ", got '", name, "'");
 }
 
 }  // namespace muster::cli

@@ -36,8 +36,8 @@ Expected<EpTraceHeader> replaced(const EpTraceHeader& recorded, const EpReplayOp
   return header;
 }
 
-// Rows that a rank keeps, each choice one: the overlap of its rows of an expert, which follow those
-// of the ranks before it, with what it computes, which follows what the ranks before it compute.
+// Number of rows that a rank keeps, one per choice: the overlap of its rows of an expert with the
+// rows that it computes, both of which follow those of lower ranks.
 std::int64_t rows_kept(const EpPlan& plan, int rank) {
   const auto experts = at(plan.shape.experts);
   std::int64_t kept = 0;
@@ -144,7 +144,7 @@ Expected<EpReplayReport> replay(const std::filesystem::path& file, const EpRepla
       ++report.reproduced;
       add_wire(recorded, record, layer.recorded);
     } else if (status.code() == StatusCode::kInvalidArgument) {
-      return data_loss(report.file + ": " + where + ": " + status.message());
+      return data_loss(report.file, ": ", where, ": ", status.message());
     }
     if (const Status status = replayed.plan(record); status.ok()) {
       add(replayed.plan().statistics, layer.replayed);

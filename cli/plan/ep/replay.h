@@ -1,4 +1,5 @@
-// `muster plan ep replay`: a trace of plans, and what another planner makes of the same choices.
+// `muster plan ep replay`: compares the plans of a trace with another planner's for the same
+// choices.
 #pragma once
 
 #include <muster/parallel/experts/trace.h>
@@ -11,7 +12,7 @@
 
 namespace muster::cli {
 
-// What replaces the recorded planner; what is not set stays as recorded.
+// Options that replace those of the recorded planner if set.
 struct EpReplayOptions {
   std::optional<int> slots;
   std::optional<int> padding;
@@ -20,7 +21,7 @@ struct EpReplayOptions {
   std::optional<double> capacity_max;
   std::optional<int> homes_max;
   std::optional<std::vector<double>> speeds;
-  std::int64_t row_bytes{0};  // 0: wire figures stay rows
+  std::int64_t row_bytes{0};  // wire figures are in bytes, or in rows if zero
 };
 
 // Sums over steps of one planner.
@@ -34,7 +35,7 @@ struct EpReplaySums {
   std::int64_t rows_moved{0};
   std::int64_t surplus{0};
   std::int64_t pad_rows{0};
-  // Of the recording rank, to other ranks, where it is known.
+  // Sent by the recording rank to other ranks, if known.
   std::int64_t wire_tokens{0};
   std::int64_t wire_rows{0};
 };
@@ -58,17 +59,17 @@ struct EpReplayReport {
   std::int64_t records{0};
   std::int64_t first_step{0};
   std::int64_t last_step{0};
-  std::int64_t reproduced{0};  // recorded plans that the recorded planner makes again, by hash
-  std::int64_t refused{0};     // that the replaying planner cannot make
-  std::string refusal;         // of the first
-  bool deduplicated{true};     // wire rows are; false where choices were not recorded
+  std::int64_t reproduced{0};  // recorded plans that the recorded planner reproduces, by hash
+  std::int64_t refused{0};     // plans that the replaying planner cannot make
+  std::string refusal;         // reason of the first
+  bool deduplicated{true};     // wire rows are deduplicated; false without recorded choices
   std::int64_t row_bytes{0};
   std::vector<EpReplayLayer> layers;  // ascending
 };
 
-// Every record is planned twice: as recorded, whose hash must be the recorded one unless speeds
-// changed on the way, and as asked for. kInvalidArgument for options that cannot be, errors of the
-// trace as they are.
+// Plans every record twice: with the recorded options, whose hash must match unless speeds changed
+// during the run, and with `options`. Returns kInvalidArgument for invalid options, and errors of
+// the trace unchanged.
 [[nodiscard]] Expected<EpReplayReport> replay(
     const std::filesystem::path& file, const EpReplayOptions& options);
 

@@ -20,7 +20,7 @@ double ratio(std::int64_t part, std::int64_t whole) {
   return mean(static_cast<double>(part), whole);
 }
 
-// Both planners in one cell; one figure where they agree.
+// Both planners in one cell, or one figure if they agree.
 std::string both(const std::string& recorded, const std::string& replayed) {
   return recorded == replayed ? recorded : recorded + " -> " + replayed;
 }

@@ -1,4 +1,4 @@
-// Mean keys of blocks that no rank need hold whole.
+// Mean keys of blocks that may be distributed over ranks.
 #include "parallel/src/context/exchange.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace muster::parallel {
 
 namespace {
 
-// The keys of a block that lie in one segment.
+// Keys of a block within one segment.
 struct Piece {
   std::int64_t block;  // among the blocks of all sequences
   std::int64_t begin;  // first key in its sequence
@@ -52,7 +52,7 @@ std::vector<Piece> pieces_of(
   return pieces;
 }
 
-// Elements of a piece on the wire: a mean is a float each, a sum is a double, in two.
+// Number of floats of a piece on the wire: one per mean, two per fp64 sum.
 std::int64_t wire_size(const Piece& piece, std::int64_t kv_row) {
   return piece.whole ? kv_row : 2 * kv_row;
 }

@@ -48,8 +48,13 @@ Status check_size(const char* name, std::size_t size, std::int64_t rows, std::in
     return {};
   }
   return invalid_argument(
-      std::string(name) + " has " + std::to_string(size) + " elements, must have " +
-      std::to_string(rows) + " * " + std::to_string(row) +
+      name,
+      " has ",
+      size,
+      " elements, must have ",
+      rows,
+      " * ",
+      row,
       ", by the problem and the plan's rows of this rank");
 }
 
@@ -79,8 +84,7 @@ ContextSizes::ContextSizes(const ContextCall& call)
 Status check_context_call(const ContextCall& call, const kernels::MobaOptions* options) {
   if (call.plan.ranks() != call.world.size()) {
     return invalid_argument(
-        "plan is for " + std::to_string(call.plan.ranks()) + " ranks, the communicator has " +
-        std::to_string(call.world.size()));
+        "plan is for ", call.plan.ranks(), " ranks, the communicator has ", call.world.size());
   }
   if (call.problem.type != kernels::AttentionType::kFloat32) {
     return invalid_argument(
@@ -88,12 +92,12 @@ Status check_context_call(const ContextCall& call, const kernels::MobaOptions* o
   }
   if (!call.problem.cu_q.empty() || !call.problem.cu_k.empty()) {
     return invalid_argument(
-        "problem.cu_q and cu_k must be empty: the plan says which rows there are");
+        "problem.cu_q and cu_k must be empty: the plan has the lengths of sequences");
   }
   if (call.problem.bias != nullptr) {
     return invalid_argument("problem.bias must be null: it is not spread over ranks");
   }
-  // The operators' own rules, on no tokens: a rank without rows finds what the others find.
+  // The operators' rules applied to zero tokens, so that a rank without rows finds the same error.
   const std::int64_t nothing[2] = {0, 0};
   kernels::AttentionProblem problem = call.problem;
   problem.cu_q = nothing;

@@ -1,4 +1,4 @@
-// What the forms of context parallelism share: sizes, checks, and movement of rows between ranks.
+// Sizes, checks and row exchanges shared by the forms of context parallelism.
 #pragma once
 
 #include <muster/parallel/context.h>
@@ -9,14 +9,15 @@ struct ContextSizes {
   explicit ContextSizes(const ContextCall& call);
 
   std::int64_t rank;
-  std::int64_t rows;  // of this rank's shard
+  std::int64_t rows;  // rows of this rank's shard
   std::int64_t heads;
   std::int64_t q_row;   // elements of a row of q
   std::int64_t kv_row;  // elements of a row of k
   std::int64_t all_rows;
 };
 
-// Rules of the call and sizes of its tensors; the same answer on all ranks but for tensor sizes.
+// Checks the call and the sizes of its tensors. Returns the same Status on all ranks, except for
+// tensor sizes.
 [[nodiscard]] Status check_context_call(
     const ContextCall& call, const kernels::MobaOptions* options);
 [[nodiscard]] Status check_context_keys(const ContextCall& call, std::span<const float> k);
@@ -54,7 +55,7 @@ struct GatheredKeys {
 [[nodiscard]] std::int64_t visible_keys(const ContextCall& call, const ContextSegment& segment);
 [[nodiscard]] std::int64_t first_key(const ContextCall& call, const ContextSegment& segment);
 
-// Sums gradients of all rows, given in order of the pack, over the ranks; this rank's shard of it.
+// Sums gradients of all rows, in order of the pack, over the ranks and returns this rank's shard.
 [[nodiscard]] Status reduce_rows(
     const ContextCall& call,
     const std::vector<float>& all,
@@ -62,7 +63,7 @@ struct GatheredKeys {
     std::span<float> shard,
     std::int64_t* bytes);
 
-// lse of a segment [heads, segment rows] from and to that of the shard [heads, shard rows].
+// Copies lse of a segment [heads, segment rows] from and to that of the shard [heads, shard rows].
 std::vector<float> segment_lse(
     std::span<const float> lse, const ContextSegment& segment, const ContextSizes& sizes);
 void put_segment_lse(
@@ -71,13 +72,13 @@ void put_segment_lse(
     const ContextSizes& sizes,
     std::span<float> lse);
 
-// Per head, of this rank, to those of all ranks; only what `wanted` has room for.
+// Reduces statistics per head of this rank over all ranks; only those that `wanted` has room for.
 struct ContextCounts {
   std::vector<float> max_logit;
   std::vector<std::int64_t> nonfinite_rows;
 
   explicit ContextCounts(std::int64_t heads);
-  // Takes in those of a call over other pairs and other rows.
+  // Adds the statistics of a call over other pairs and other rows.
   void add(const ContextCounts& other);
 
   [[nodiscard]] kernels::AttentionStatistics spans() { return {max_logit, nonfinite_rows}; }

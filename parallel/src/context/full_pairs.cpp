@@ -7,8 +7,8 @@ namespace muster::parallel {
 
 namespace {
 
-// The operator says how many rows are not finite. Which they are is asked of each alone, which only
-// happens when something is wrong.
+// The operator reports how many rows are not finite. To identify them, each row is run alone; that
+// happens only if something is wrong.
 Status mark_rows(const ContextCall& call, const RingPair& pair, RowCounts& counts) {
   const ContextSizes sizes(call);
   const auto* q = static_cast<const float*>(pair.inputs.q.data);

@@ -8,19 +8,19 @@
 
 namespace muster::parallel {
 
-// What partial results over several pairs say of a rank's rows: a row that is not finite in more
-// than one of them counts once.
+// Statistics of a rank's rows over the partial results of several pairs. A row that is not finite
+// in more than one of them counts once.
 struct RowCounts {
   std::vector<float> max_logit;    // [heads]
-  std::vector<std::uint8_t> rows;  // [heads, rows of the shard] 1: not finite
+  std::vector<std::uint8_t> rows;  // [heads, rows of the shard] 1 if not finite
 
   explicit RowCounts(const ContextSizes& sizes);
 
-  // Rows that are not finite, per head.
+  // Returns the number of rows that are not finite, per head.
   [[nodiscard]] std::vector<std::int64_t> totals(const ContextSizes& sizes) const;
 };
 
-// `counts` null: not asked for.
+// `counts` may be null.
 [[nodiscard]] Status attend_full_pair(
     const ContextCall& call,
     const RingPair& pair,

@@ -23,7 +23,7 @@ using SegmentBackward = std::function<Status(
     const kernels::AttentionInputs& inputs,
     const kernels::AttentionGradients& gradients)>;
 
-// Tensors are checked.
+// Tensors must have been checked.
 [[nodiscard]] Status gathered_forward(
     const ContextCall& call,
     const ContextTensors& tensors,
@@ -31,7 +31,7 @@ using SegmentBackward = std::function<Status(
     std::span<float> lse,
     const SegmentForward& attend);
 
-// Gradients of keys go home by a reduce-scatter.
+// A reduce-scatter returns the gradients of keys to their ranks.
 [[nodiscard]] Status gathered_backward(
     const ContextCall& call,
     const ContextTensors& tensors,

@@ -9,8 +9,8 @@ namespace muster::parallel {
 
 namespace {
 
-// Means of the blocks that a segment's call has, [kv_heads, blocks, head_dim]. The last of them may
-// be cut short by the segment's end; it is no candidate of the segment's queries then.
+// Means of the blocks in a segment's call, [kv_heads, blocks, head_dim]. If the segment's end cuts
+// the last of them short, it is not a candidate of the segment's queries.
 std::vector<float> segment_means(
     const ContextCall& call,
     const ContextSegment& segment,
@@ -45,7 +45,7 @@ std::int64_t segment_blocks(
   return kernels::moba_block_count(keys, options.block);
 }
 
-// Whether its sequence is one that goes through full attention.
+// True if its sequence uses full attention.
 bool is_dense(
     const ContextCall& call, const kernels::MobaOptions& options, const ContextSegment& segment) {
   const std::int64_t keys[2] = {0, call.plan.length(segment.sequence)};
@@ -56,8 +56,11 @@ Status check_selection(const ContextCall& call, const ContextSelection& selectio
   const auto segments = call.plan.segments(call.world.rank());
   if (selection.choices.size() != segments.size()) {
     return invalid_argument(
-        "selection is of " + std::to_string(selection.choices.size()) + " segments, the plan has " +
-        std::to_string(segments.size()) + " on this rank; give that of the forward call");
+        "selection is of ",
+        selection.choices.size(),
+        " segments, the plan has ",
+        segments.size(),
+        " on this rank; give that of the forward call");
   }
   return {};
 }
@@ -94,7 +97,7 @@ Status forward_with_all_keys(
       });
 }
 
-// All choices of this rank's queries.
+// Makes all choices of this rank's queries.
 Status choose(
     const ContextCall& call,
     const kernels::MobaOptions& options,

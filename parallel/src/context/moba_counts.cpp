@@ -15,9 +15,7 @@ Status check_span(const char* name, std::span<T> span, std::int64_t size) {
   if (span.empty() || static_cast<std::int64_t>(span.size()) == size) {
     return {};
   }
-  return invalid_argument(
-      std::string(name) + " has " + std::to_string(span.size()) + " elements, must have " +
-      std::to_string(size) + " or none");
+  return invalid_argument(name, " has ", span.size(), " elements, must have ", size, " or none");
 }
 
 // `room` where `wanted` has any.
@@ -124,7 +122,7 @@ void ContextMobaCounts::add_segment() {
   const auto own = static_cast<std::size_t>(segment_blocks_);
   const std::size_t blocks = all_.block_counts.size() / heads;
   for (std::size_t h = 0; h < heads; ++h) {
-    if (segment_.margin_rows[h] > 0) {  // without rows the mean is no number
+    if (segment_.margin_rows[h] > 0) {  // without rows the mean is NaN
       all_.margin[h] += segment_.margin[h] * static_cast<double>(segment_.margin_rows[h]);
     }
     for (std::size_t b = 0; b < own; ++b) {
@@ -193,7 +191,7 @@ Status ContextMobaCounts::share_sums() {
   return {};
 }
 
-// Under a mask every query counts its current block once, which is no choice.
+// Under a mask every query counts its current block once, although it does not choose it.
 void ContextMobaCounts::write_sink_share() const {
   std::int64_t current = 0;
   std::int64_t current_first = 0;

@@ -1,4 +1,4 @@
-// Statistics of block attention, of this rank's calls and then of all ranks.
+// Statistics of block attention: those of this rank's calls, then reduced over all ranks.
 #pragma once
 
 #include "parallel/src/context/full_pairs.h"
@@ -27,14 +27,14 @@ class ContextMobaCounts {
     return !wanted_.selected_max_logit.empty() || !wanted_.nonfinite_rows.empty();
   }
 
-  // What a call on a segment of `blocks` blocks is asked to report: only what is wanted, of the
-  // choices, and of what was attended to where `attended`. Valid until the next call.
+  // Returns the outputs of a call on a segment of `blocks` blocks: the wanted statistics of choices
+  // and, if `attended`, of attention. Valid until the next call.
   [[nodiscard]] kernels::MobaStatistics segment_spans(std::int64_t blocks, bool attended);
-  // Takes in what was written to them.
+  // Adds the values that the call has written.
   void add_segment();
   void add_rows(const RowCounts& rows);
 
-  // Those of all ranks into what is wanted; `q` and `k` are this rank's.
+  // Reduces over all ranks into the wanted statistics; `q` and `k` are this rank's.
   [[nodiscard]] Status share(std::span<const float> q, std::span<const float> k);
 
  private:

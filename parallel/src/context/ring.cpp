@@ -7,7 +7,7 @@ namespace muster::parallel {
 
 namespace {
 
-// Sends `data` to the next rank and has the previous one's in its place, `incoming` elements.
+// Sends `data` to the next rank and replaces it by `incoming` elements of the previous one.
 Status pass_on(
     const ContextCall& call,
     std::int64_t incoming,
@@ -32,7 +32,7 @@ Status pass_on(
   return {};
 }
 
-// Whose shard this rank holds in a step; it came from the rank before.
+// Rank whose shard this rank holds in a step, received from the previous rank.
 int origin_of(const ContextCall& call, int step) {
   return (call.world.rank() + call.world.size() - step % call.world.size()) % call.world.size();
 }
@@ -43,7 +43,7 @@ std::vector<float> keys_and_values(const ContextTensors& tensors) {
   return both;
 }
 
-// visit(pair, first element of its keys in `held`) for the pairs that have something to see.
+// visit(pair, first element of its keys in `held`) for the pairs with visible keys.
 template <typename Visit>
 Status each_pair(
     const ContextCall& call,
@@ -125,7 +125,7 @@ Status ring_backward(
   const ContextSizes sizes(call);
   std::fill(gradients.dq.begin(), gradients.dq.end(), 0.0F);
   std::vector<float> held = keys_and_values(tensors);
-  // Gradients of the shard that is held, from all ranks on its way.
+  // Gradients of the held shard, summed over all ranks that have held it.
   std::vector<float> collected(held.size(), 0.0F);
   const auto add = [&](const RingPair& pair, std::int64_t key) -> Status {
     const std::int64_t at = pair.queries.local * sizes.q_row;
@@ -157,7 +157,7 @@ Status ring_backward(
     if (step > 0 && step < size) {
       MUSTER_RETURN_IF_ERROR(pass_on(call, incoming, held, &ContextTraffic::key_value_bytes));
     }
-    if (step > 0) {  // The last pass brings a shard's gradients home.
+    if (step > 0) {  // The last pass returns a shard's gradients to its rank.
       MUSTER_RETURN_IF_ERROR(pass_on(call, incoming, collected, &ContextTraffic::gradient_bytes));
     }
     if (step < size) {

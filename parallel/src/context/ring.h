@@ -1,4 +1,4 @@
-// Shards of keys that go round the ranks: what full and block attention share of it.
+// Rotation of key shards over the ranks, shared by full and block attention.
 #pragma once
 
 #include "parallel/src/context/gathered.h"
@@ -10,15 +10,15 @@ namespace muster::parallel {
 
 // Queries of this rank against keys of the shard that it holds, of the same sequence.
 struct RingPair {
-  std::size_t segment;  // of the queries, among those of this rank
+  std::size_t segment;  // segment of the queries among those of this rank
   const ContextSegment& queries;
   const ContextSegment& keys;
-  bool diagonal;  // they are the same rows under a causal mask; else all keys are seen
+  bool diagonal;  // the same rows under a causal mask; otherwise all keys are visible
   kernels::AttentionInputs inputs;
 };
 
-// Tensors are checked. `attend` gives a partial result over the keys of a pair; rows that see none
-// of them have an lse of -inf. Partial results are merged.
+// Tensors must have been checked. `attend` computes a partial result over the keys of a pair; rows
+// that see none of them have an lse of -inf. Partial results are merged.
 [[nodiscard]] Status ring_forward(
     const ContextCall& call,
     const ContextTensors& tensors,

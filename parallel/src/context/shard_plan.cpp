@@ -7,7 +7,7 @@ namespace muster::parallel {
 Expected<ContextPlan> ContextPlan::create(
     std::span<const std::int64_t> cu, int ranks, ShardOrder order) {
   if (ranks < 1) {
-    return invalid_argument("ranks is " + std::to_string(ranks) + ", must be at least 1");
+    return invalid_argument("ranks is ", ranks, ", must be at least 1");
   }
   if (cu.empty() || cu.front() != 0) {
     return invalid_argument("cu must begin with 0: the first row of the first sequence");
@@ -15,8 +15,14 @@ Expected<ContextPlan> ContextPlan::create(
   for (std::size_t i = 1; i < cu.size(); ++i) {
     if (cu[i] < cu[i - 1]) {
       return invalid_argument(
-          "cu[" + std::to_string(i) + "] is " + std::to_string(cu[i]) + ", less than cu[" +
-          std::to_string(i - 1) + "] = " + std::to_string(cu[i - 1]) +
+          "cu[",
+          i,
+          "] is ",
+          cu[i],
+          ", less than cu[",
+          i - 1,
+          "] = ",
+          cu[i - 1],
           "; offsets must not descend");
     }
   }

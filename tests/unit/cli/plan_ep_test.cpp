@@ -131,17 +131,17 @@ TEST(PlanEpCommand, HelpNamesPresetsUnitsAndReplay) {
 
 TEST(PlanEpCommand, RefusesWhatItCannotCalculate) {
   expect_refused({"--experts", "384", "--ranks", "8"}, 2, "--top-k, --tokens, --hidden, --ffn");
-  expect_refused({"--preset", "moe"}, 2, "none of moe_384");
+  expect_refused({"--preset", "moe"}, 2, "must be one of moe_384");
   expect_refused({"--preset", "moe_384", "--ranks", "7"}, 2, "multiple of the 7 ranks");
   expect_refused({"--preset", "moe_384", "--link", "450G"}, 2, "given together");
   expect_refused(
       {"--preset", "moe_384", "--link", "fast", "--gemm-flops", "1T"}, 2, "such as 450G");
   expect_refused({"--preset", "moe_384", "--imbalance", "2"}, 2, "need --gemm-flops");
-  expect_refused({"--preset", "moe_384", "--mode", "even"}, 2, "none, exact and tolerant");
+  expect_refused({"--preset", "moe_384", "--mode", "even"}, 2, "one of none, exact, tolerant");
   expect_refused({"--preset", "moe_384", "--mode", "tolerant"}, 2, "needs --tolerance");
   expect_refused(
       {"--preset", "moe_384", "--mode", "exact", "--tolerance", "0.1"}, 2, "goes with --mode");
-  expect_refused({"--preset", "moe_384", "--type", "fp8"}, 2, "none of fp32 and bf16");
+  expect_refused({"--preset", "moe_384", "--type", "fp8"}, 2, "must be fp32 or bf16");
 }
 
 // A trace of 2 layers and 3 steps on 4 ranks; layer 1 sends every token to expert 0 and one other.

@@ -1,4 +1,4 @@
-// What a run under block attention tells a collector.
+// Telemetry that a run under block attention delivers to a collector.
 #include "tests/unit/agent/fake_collector.h"
 #include "tests/unit/trainer/job.h"
 
@@ -20,7 +20,7 @@ using ::testing::IsEmpty;
 using ::testing::Le;
 using ::testing::SizeIs;
 
-// What rank 0 delivered of a job of one rank under `schedule`.
+// Runs a job of one rank under `schedule` and returns the telemetry that it delivered.
 agent::FakeCollector::Received delivered(const std::string& schedule, std::int64_t loss_every = 1) {
   agent::FakeCollector collector;
   collector.start({});

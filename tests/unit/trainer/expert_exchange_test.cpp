@@ -205,7 +205,7 @@ TEST(MoeLmExpertExchange, RefusesFlagsThatDoNotGoTogether) {
   TrainOptions options = paged_options();
   options.ep_size = 1;
   options.experts.tolerance = 0.1;
-  EXPECT_THAT(validate(options, 1).message(), HasSubstr("--ep-tolerance is of --ep muster"));
+  EXPECT_THAT(validate(options, 1).message(), HasSubstr("--ep-tolerance needs --ep muster"));
   options = paged_options();
   options.ep_size = 1;
   options.experts.trace = "plans";

@@ -1,4 +1,4 @@
-// The whole model's training goes on with another number of ranks.
+// The whole model's training resumes with another number of ranks.
 #include "tests/unit/trainer/job.h"
 
 #include <muster/checkpoint/checkpoint.h>

@@ -23,7 +23,7 @@ void add_model_flags(CLI::App& app, ModelShape& model) {
   app.add_option(
          "--shared-experts",
          model.shared_experts,
-         "an expert that all tokens visit, this many times as wide as one (0: none)")
+         "width of an expert that all tokens visit, in widths of an expert; 0 disables it")
       ->capture_default_str();
   app.add_option("--seq", model.sequence, "bytes per sequence")->capture_default_str();
 }
@@ -45,7 +45,7 @@ void add_attention_flags(CLI::App& app, TrainOptions& options) {
   app.add_flag(
       "--allow-attention-change",
       options.allow_attention_change,
-      "go on from a checkpoint that was saved under another --attention");
+      "resume from a checkpoint that was saved with another --attention");
 }
 
 void add_training_flags(CLI::App& app, TrainOptions& options) {
@@ -54,7 +54,7 @@ void add_training_flags(CLI::App& app, TrainOptions& options) {
   CLI::Option* needle = app.add_option(
       "--needle",
       options.needle_pairs,
-      "instead of text: recall the values of this many keys hidden in filler");
+      "train on recalling the values of this many keys hidden in filler, instead of text");
   needle->check(CLI::PositiveNumber)->excludes(data);
   app.callback([=] {
     if (data->count() + needle->count() == 0) {
@@ -62,25 +62,27 @@ void add_training_flags(CLI::App& app, TrainOptions& options) {
     }
   });
   app.add_option("--steps", options.steps, "optimizer steps")->capture_default_str();
-  app.add_option("--seed", options.seed, "of initial weights and data order")
+  app.add_option("--seed", options.seed, "seed of initial weights and data order")
       ->capture_default_str();
   app.add_option("--batch", options.batch, "sequences per step, over all ranks")
       ->capture_default_str();
   app.add_option("--micro-batches", options.micro_batches, "passes per step and rank")
       ->capture_default_str();
   app.add_option(
-         "--ep-size", options.ep_size, "ranks that share one set of experts (0: 2 if it fits)")
+         "--ep-size",
+         options.ep_size,
+         "ranks that share one set of experts; 0 selects 2 if that fits, else 1")
       ->capture_default_str();
   app.add_option(
          "--loss-every",
          options.loss_every,
-         "only every n-th byte of a sequence bears loss, as where answers are few (1: all)")
+         "compute loss on every n-th byte of a sequence only; 1 uses all")
       ->capture_default_str();
   app.add_option("--lr", options.learning_rate, "peak learning rate")->capture_default_str();
   app.add_option("--warmup", options.warmup, "steps of linear warmup")->capture_default_str();
-  app.add_option("--clip-norm", options.clip_norm, "global gradient norm limit, 0: off")
+  app.add_option("--clip-norm", options.clip_norm, "global gradient norm limit; 0 disables it")
       ->capture_default_str();
-  app.add_option("--qk-clip-tau", options.qk_clip_tau, "attention logit limit, 0: off")
+  app.add_option("--qk-clip-tau", options.qk_clip_tau, "attention logit limit; 0 disables it")
       ->capture_default_str();
 }
 
@@ -98,16 +100,21 @@ const CLI::Validator kFaultFormat{
     "RANK:STEP"};
 
 void add_run_flags(CLI::App& app, TrainOptions& options, FaultTexts& faults) {
-  app.add_option("--checkpoint-interval", options.checkpoint_interval, "steps, 0: only on command")
+  app.add_option(
+         "--checkpoint-interval",
+         options.checkpoint_interval,
+         "steps between checkpoints; 0 saves on command only")
       ->capture_default_str();
-  app.add_option("--print-every", options.print_every, "steps between progress lines, 0: never")
+  app.add_option(
+         "--print-every", options.print_every, "steps between progress lines; 0 disables them")
       ->capture_default_str();
   app.add_option(
          "--eval-every",
          options.eval_every,
-         "steps between evaluations on other sequences, also at the end; 0: never")
+         "steps between evaluations on held-out sequences, also at the end; 0 disables them")
       ->capture_default_str();
-  app.add_option("--eval-sequences", options.eval_sequences, "of an evaluation, over all ranks")
+  app.add_option(
+         "--eval-sequences", options.eval_sequences, "sequences per evaluation, over all ranks")
       ->capture_default_str();
   app.add_option("--log-loss", options.log_loss, "write step,loss lines to this file (rank 0)");
   app.add_option("--dump-params", options.dump_params, "write the final parameters to FILE.rank-R");
@@ -142,14 +149,14 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   app.add_option(
          "--bias-rate",
          line.options.bias_rate,
-         "step of the router bias that balances load, 0: off")
+         "step size of the router bias that balances load; 0 disables it")
       ->capture_default_str();
   add_update_flags(app, line.options.update);
   add_run_flags(app, line.options, faults);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    // A launcher must not try a mistyped command again.
+    // A launcher must not retry a mistyped command.
     line.exit_code = app.exit(error) == 0 ? agent::kExitDone : agent::kExitNeverRestart;
     return line;
   }

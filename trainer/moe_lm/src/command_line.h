@@ -1,4 +1,4 @@
-// argv to TrainOptions.
+// Parses argv into TrainOptions.
 #pragma once
 
 #include "trainer/moe_lm/src/options.h"
@@ -7,7 +7,7 @@
 
 namespace muster::moe_lm {
 
-// Options, or the exit code to leave with (0 after --help; the reason is printed).
+// Returns options, or the exit code (0 after --help) once the reason is printed.
 struct CommandLine {
   TrainOptions options;
   std::optional<int> exit_code;

@@ -7,7 +7,7 @@
 namespace muster::moe_lm {
 namespace {
 
-// Targets that the greedy choice meets.
+// Number of targets that equal the greedy choice.
 double count_right(std::span<const float> logits, std::span<const std::int32_t> targets) {
   const std::size_t vocab = logits.size() / targets.size();
   double right = 0;
@@ -38,7 +38,7 @@ Expected<Evaluation> evaluate(
     const Batch& part,
     Deadline deadline) {
   const auto recording = agent.pause_recording();
-  // Losses, targets, right answers, targets with an origin, then such as each layer attends to.
+  // Losses, targets, right answers, targets with an origin, then those that each layer attends to.
   std::vector<double> sums(4);
   MUSTER_ASSIGN_OR_RETURN(sums[0], model.predict(part, agent));
   sums[1] = static_cast<double>(std::count_if(

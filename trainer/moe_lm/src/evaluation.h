@@ -1,5 +1,4 @@
-// What the model makes of sequences that it does not train on, and how much a step's gradients
-// reach.
+// Loss and accuracy of the model on held-out sequences, and the reach of a step's gradients.
 #pragma once
 
 #include "trainer/moe_lm/src/model.h"
@@ -18,13 +17,13 @@ struct Evaluation {
   std::int64_t step{0};
   double loss{0};      // nats per target
   double accuracy{0};  // share of targets that are the most likely byte
-  // [layers] of a batch with origins: share of targets of which some head attends to the block with
-  // the answer; 1 under full attention. Empty without origins.
+  // [layers] for batches with origins: share of targets for which some head attends to the block
+  // with the answer; 1 under full attention. Empty without origins.
   std::vector<double> answer_attended;
 };
 
-// Collective over `world`, on this rank's part of the sequences; the result is of all parts. The
-// agent records nothing of it, no gradient and no expert bias changes.
+// Evaluates this rank's part of the sequences and returns the result over all parts. Collective
+// over `world`. Leaves the agent's records, gradients and expert biases unchanged.
 [[nodiscard]] Expected<Evaluation> evaluate(
     Model& model,
     agent::Agent& agent,
@@ -35,8 +34,8 @@ struct Evaluation {
 // "loss 0.0123 accuracy 0.9950 answer attended 1.000 0.997"
 [[nodiscard]] std::string to_string(const Evaluation& evaluation);
 
-// " reach 0.2500/0.0100 1.0000/1.0000 full": by layer, which share of key blocks, and of tokens,
-// the job's gradients of the step reached. Nothing where no layer has block attention.
+// " reach 0.2500/0.0100 1.0000/1.0000 full": by layer, the share of key blocks and of tokens
+// that the job's gradients of the step reached. Empty if no layer has block attention.
 [[nodiscard]] std::string reach_text(const agent::ReducedLanes& lanes);
 
 }  // namespace muster::moe_lm

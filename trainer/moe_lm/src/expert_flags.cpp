@@ -10,14 +10,13 @@ void add_expert_flags(CLI::App& app, ExpertOptions& options) {
       "--ep",
       options.exchange,
       &parse_expert_exchange,
-      "how tokens meet their experts: alltoall (each at its expert's rank), muster (the same work "
-      "on "
-      "every rank; busy experts are copied for the step)",
+      "expert parallelism: alltoall (each row to its expert's rank), muster (equal rows on every "
+      "rank; busy experts are copied for the step)",
       to_string(options.exchange));
   app.add_option(
          "--ep-tolerance",
          options.tolerance,
-         "of --ep muster: imbalance left alone, relative to the mean load")
+         "imbalance that --ep muster tolerates, relative to the mean load")
       ->capture_default_str();
   app.add_option(
       "--ep-trace", options.trace, "record choices and plans for `muster plan ep replay`");

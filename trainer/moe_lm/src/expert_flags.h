@@ -1,4 +1,4 @@
-// The flags of ExpertOptions.
+// Command-line flags of ExpertOptions.
 #pragma once
 
 #include "trainer/moe_lm/src/expert_options.h"
@@ -9,7 +9,7 @@ class App;
 
 namespace muster::moe_lm {
 
-// A value that does not parse ends CLI11's parse() with the flag and what it may be.
+// If a value does not parse, CLI11's parse() throws with the flag and its valid values.
 void add_expert_flags(CLI::App& app, ExpertOptions& options);
 
 }  // namespace muster::moe_lm

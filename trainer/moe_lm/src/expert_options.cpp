@@ -1,6 +1,6 @@
 #include "trainer/moe_lm/src/expert_options.h"
 
-#include <muster/parallel/experts/skew.h>
+#include <muster/parallel/experts/synthetic_routing.h>
 
 #include <array>
 #include <cmath>
@@ -33,7 +33,7 @@ Expected<T> find(const std::string& name, const std::array<std::pair<const char*
     }
     all += (all.empty() ? "" : ", ") + std::string{one};
   }
-  return invalid_argument("'" + name + "' is not one of " + all);
+  return invalid_argument("'", name, "' is not one of ", all);
 }
 
 }  // namespace
@@ -62,18 +62,18 @@ Status validate(const ExpertOptions& options, std::int64_t experts, std::int64_t
        {"--z-loss", options.z_loss}}};
   for (const auto& [flag, value] : numbers) {
     if (!std::isfinite(value) || value < 0) {
-      return invalid_argument(std::string{flag} + " must be 0 (off) or more");
+      return invalid_argument(flag, " must be 0 (off) or more");
     }
   }
   const bool balanced = options.exchange == ExpertExchange::kMuster;
   if (options.tolerance > 0 && !balanced) {
-    return invalid_argument("--ep-tolerance is of --ep muster");
+    return invalid_argument("--ep-tolerance needs --ep muster");
   }
   if (!options.trace.empty() && !balanced) {
-    return invalid_argument("--ep-trace records the plans of --ep muster");
+    return invalid_argument("--ep-trace needs --ep muster, whose plans it records");
   }
   if (options.skew) {
-    return parallel::SkewedRouting::create(
+    return parallel::SyntheticRouting::create(
                static_cast<int>(experts), static_cast<int>(top_k), *options.skew, 0)
         .status()
         .context("--skew");

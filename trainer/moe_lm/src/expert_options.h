@@ -1,5 +1,4 @@
-// How the experts of a layer are chosen, balanced and spread over ranks: --ep and the flags beside
-// it.
+// Choice, balance and distribution of a layer's experts: --ep and related flags.
 #pragma once
 
 #include <muster/common/expected.h>
@@ -13,23 +12,23 @@
 namespace muster::moe_lm {
 
 enum class ExpertExchange : std::uint8_t {
-  kAllToAll,  // every row to its expert's home, whatever the load
+  kAllToAll,  // every row to its expert's home, for any load
   kMuster,    // equal rows on every rank: busy experts are copied for the step
 };
 
 struct ExpertOptions {
   ExpertExchange exchange{ExpertExchange::kAllToAll};
-  double tolerance{0};          // kMuster: imbalance that is left alone, relative to the mean
-  std::optional<double> skew;   // drawn instead of chosen: experts with this maxvio
+  double tolerance{0};          // kMuster: tolerated imbalance, relative to the mean
+  std::optional<double> skew;   // draws experts with this maxvio instead of choosing them
   std::filesystem::path trace;  // choices and plans of every pass, for `muster plan ep replay`
 
   parallel::RouterScore score{parallel::RouterScore::kSoftmax};
-  double switch_loss{0};  // weights of the auxiliary losses; 0: off
+  double switch_loss{0};  // weights of the auxiliary losses; zero disables one
   double sequence_loss{0};
   double z_loss{0};
 };
 
-// kInvalidArgument naming the flag. `experts` and `top_k` of the model.
+// Returns kInvalidArgument naming the flag. `experts` and `top_k` are those of the model.
 [[nodiscard]] Status validate(
     const ExpertOptions& options, std::int64_t experts, std::int64_t top_k);
 

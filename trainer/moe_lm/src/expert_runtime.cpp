@@ -9,7 +9,7 @@
 namespace muster::moe_lm {
 namespace {
 
-// Of a rank in one pass, in training or in evaluation.
+// Largest number of tokens of a rank in one pass, in training or in evaluation.
 std::int64_t tokens_of_a_pass(const TrainOptions& options, int world_size) {
   const std::int64_t training = options.batch / world_size / options.micro_batches;
   const std::int64_t evaluation = options.eval_every > 0 ? options.eval_sequences / world_size : 0;
@@ -39,7 +39,7 @@ ExpertRuntime::ExpertRuntime(
   if (options.experts.exchange == ExpertExchange::kMuster) {
     layer_.exchange.type = options.update.parameter_type;
     if (layer_.exchange.type == kernels::FloatType::kBFloat16) {
-      // A token's rows on one rank are summed there and cross as one.
+      // A token's rows on one rank are summed there and sent as one.
       layer_.exchange.numerics = parallel::EpNumerics::kWireExact;
     }
   }
@@ -61,8 +61,8 @@ Expected<std::unique_ptr<ExpertRuntime>> ExpertRuntime::create(
   return runtime;
 }
 
-// Values and gradients of all expert parameters; the optimizer asks for whole regions, which end on
-// a page.
+// Bytes of values and gradients of all expert parameters. The optimizer allocates whole regions,
+// which end on a page.
 std::size_t ExpertRuntime::home_bytes() const {
   std::size_t bytes = 0;
   for (const auto& spec : parameter_specs(options_.model, ranks_.size(), options_.update)) {

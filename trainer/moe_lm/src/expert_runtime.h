@@ -1,5 +1,5 @@
-// What the expert layers of one rank share: the ranks that hold one set of experts, and with --ep
-// muster the memory they reach each other through.
+// Resources that the expert layers of one rank share: the ranks that hold one set of experts and,
+// with --ep muster, their symmetric heap.
 #pragma once
 
 #include "trainer/moe_lm/src/options.h"
@@ -27,31 +27,31 @@ using ExpertLayers = std::vector<std::unique_ptr<parallel::ExpertLayer>>;
 // Not thread-safe; must outlive the layers and the optimizer.
 class ExpertRuntime {
  public:
-  // Collective over `ranks`, which must outlive it. kUnimplemented where --ep muster cannot run.
+  // Collective over `ranks`, which must outlive it. kUnimplemented if --ep muster cannot run.
   [[nodiscard]] static Expected<std::unique_ptr<ExpertRuntime>> create(
       const TrainOptions& options,
       int world_size,
       comm::Communicator& ranks,
       std::chrono::nanoseconds timeout);
 
-  // For OptimizerOptions::expert_memory; empty: the optimizer's own memory will do.
+  // Returns OptimizerOptions::expert_memory; empty if the optimizer may use its own memory.
   [[nodiscard]] std::function<Expected<std::span<std::byte>>(std::size_t)> memory_source();
 
-  // Collective. One per block, over the optimizer's expert parameters.
+  // Makes one layer per block, over the optimizer's expert parameters. Collective.
   [[nodiscard]] Expected<ExpertLayers> make_layers(
       optimizer::Optimizer& optimizer, Weights& weights);
 
   [[nodiscard]] Deadline deadline() const { return Deadline::after(timeout_); }
 
-  // Of the rows between the blocks and their experts.
+  // Type of the rows between the blocks and their experts.
   [[nodiscard]] kernels::FloatType row_type() const { return layer_.exchange.type; }
 
   [[nodiscard]] comm::Communicator& ranks() const { return ranks_; }
 
   [[nodiscard]] bool balanced() const { return group_ != nullptr; }
 
-  // Adds the plan of a pass to --ep-trace, if there is one. An error ends the recording and is said
-  // once.
+  // Adds the plan of a pass to --ep-trace, if given. The first error is returned and ends the
+  // recording.
   [[nodiscard]] Status trace(
       std::int64_t layer,
       std::int64_t step,

@@ -15,22 +15,23 @@
 namespace muster::moe_lm {
 
 // Not thread-safe; holds views into `weights` and `runtime`, which must outlive it. Collective over
-// the expert group, whose ranks pass batches of their own.
+// the expert group, each rank with its own batch.
 class Model {
  public:
-  // `options` and `experts` (one layer per block) as ExpertRuntime made them.
+  // `experts` are the layers that ExpertRuntime made for `options`, one per block.
   Model(
       const TrainOptions& options, Weights& weights, ExpertRuntime& runtime, ExpertLayers experts);
 
-  // Sum of the batch's token losses in nats. Tells the agent max logits and expert counts.
+  // Returns the sum of the batch's token losses in nats. Reports max logits and expert counts to
+  // the agent.
   [[nodiscard]] Expected<double> forward(const Batch& batch, agent::Agent& agent);
-  // The same without a backward pass to come; logits() are left behind. Collective like forward().
+  // The same without a subsequent backward pass; fills logits(). Collective like forward().
   [[nodiscard]] Expected<double> predict(const Batch& batch, agent::Agent& agent);
 
-  // [tokens, vocab] of the last predict().
+  // Logits of the last predict(), [tokens, vocab].
   [[nodiscard]] std::span<const float> logits() const { return logits_; }
 
-  // Adds the gradients of that sum, times the agent's loss scale, into the optimizer's gradient
+  // Adds the gradients of that sum, times the agent's loss scale, to the optimizer's gradient
   // buffers.
   [[nodiscard]] Status backward(const Batch& batch, agent::Agent& agent);
 

@@ -56,7 +56,7 @@ MoeBlock::MoeBlock(
     shared_down_ = weights.find(layer_name(layer, "moe.shared.down"));
   }
   if (options_.skew) {
-    skew_ = *parallel::SkewedRouting::create(
+    skew_ = *parallel::SyntheticRouting::create(
         static_cast<int>(shape_.experts),
         static_cast<int>(shape_.top_k),
         *options_.skew,
@@ -90,7 +90,7 @@ void MoeBlock::choose() {
       router_options_, tokens_, logits_, bias_, scores_, choices_, gates_, pass_counts_);
   if (skew_) {
     skew_->draw(draw_stream_, draw_index_, choices_);
-    parallel::gates_of_drawn(static_cast<int>(shape_.top_k), scores_, choices_, gates_);
+    parallel::synthetic_gates(static_cast<int>(shape_.top_k), scores_, choices_, gates_);
     std::fill(pass_counts_.begin(), pass_counts_.end(), 0);
     for (const std::int32_t expert : choices_) {
       ++pass_counts_[static_cast<std::size_t>(expert)];

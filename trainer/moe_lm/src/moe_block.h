@@ -1,5 +1,5 @@
 // x += sum over the chosen experts e of gate_e * down_e(swiglu(gate_e n, up_e n)), n = norm(x), and
-// the shared expert where there is one, with the experts spread over the ranks of an expert group:
+// the shared expert, if any, with the experts distributed over the ranks of an expert group:
 // forward and backward of one block.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include <muster/agent/agent.h>
 #include <muster/parallel/experts/layer.h>
 #include <muster/parallel/experts/router.h>
-#include <muster/parallel/experts/skew.h>
+#include <muster/parallel/experts/synthetic_routing.h>
 
 #include <cstdint>
 #include <memory>
@@ -32,28 +32,29 @@ class MoeBlock {
       std::unique_ptr<parallel::ExpertLayer> experts,
       std::int64_t layer);
 
-  // x [tokens, d_model] in place. The agent is told the time spent on moving tokens.
+  // Updates x [tokens, d_model] in place. Reports the time spent on moving tokens to the agent.
   [[nodiscard]] Status forward(std::span<float> x, agent::Agent& agent);
-  // Gradient of the output in, of the input out; parameter gradients are added to. The agent gets
-  // the pass's EpEvent.
+  // Takes the gradient of the output and replaces it by that of the input; adds to parameter
+  // gradients. Reports the pass's EpEvent to the agent.
   [[nodiscard]] Status backward(std::span<float> dx, agent::Agent& agent);
 
-  // Rows this rank routed to each expert in the last forward.
+  // Number of rows that this rank routed to each expert in the last forward.
   [[nodiscard]] std::span<const std::int64_t> expert_counts() const { return counts_; }
 
   // Moves each expert's routing bias by `rate` towards the mean load, from the job's counts.
   void balance(std::span<const double> job_counts, double rate);
 
-  // [experts], added to the scores when experts are chosen; training state that no gradient moves.
+  // Bias [experts] added to the scores for the choice of experts; training state without a
+  // gradient.
   [[nodiscard]] std::span<float> bias() { return bias_; }
 
-  // Which draw of --skew the next forward takes: equal numbers draw equal experts.
+  // Selects the draw of --skew for the next forward: equal numbers draw equal experts.
   void set_draw(std::uint64_t rank, std::uint64_t index);
 
-  // Adds the last forward's plan to --ep-trace, if there is one.
+  // Adds the last forward's plan to --ep-trace, if given.
   [[nodiscard]] Status trace(std::int64_t step);
 
-  // Auxiliary losses of the last backward, weighted; of this rank.
+  // Weighted auxiliary losses of the last backward on this rank.
   [[nodiscard]] double auxiliary_loss() const { return auxiliary_loss_; }
 
  private:
@@ -80,7 +81,7 @@ class MoeBlock {
   Weight* shared_gate_{nullptr};
   Weight* shared_up_{nullptr};
   Weight* shared_down_{nullptr};
-  std::optional<parallel::SkewedRouting> skew_;
+  std::optional<parallel::SyntheticRouting> skew_;
   std::uint64_t draw_stream_{0};
   std::uint64_t draw_index_{0};
   std::vector<float> bias_;

@@ -1,4 +1,4 @@
-// A command-line flag whose value one of the parse functions reads.
+// A command-line flag whose value is read by one of the parse functions.
 #pragma once
 
 #include <muster/common/expected.h>

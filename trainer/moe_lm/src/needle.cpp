@@ -11,12 +11,12 @@
 namespace muster::moe_lm {
 namespace {
 
-// Philox streams beside those of text and weights.
+// Philox streams, distinct from those of text and weights.
 constexpr std::uint64_t kTrainStream = 0x6e65656400000000;
 constexpr std::uint64_t kHeldOutStream = 0x6865656c00000000;
 constexpr std::uint64_t kHeldOutSeed = 20260101;
 
-// `count` different numbers below `below`, in random order.
+// Returns `count` different numbers below `below`, in random order.
 std::vector<std::int32_t> draw(std::int64_t count, std::int64_t below, Random& random) {
   std::vector<std::int32_t> all(static_cast<std::size_t>(below));
   std::iota(all.begin(), all.end(), 0);
@@ -75,13 +75,16 @@ Batch NeedleSource::held_out(std::int64_t first, std::int64_t count) const {
 Status validate_needle(std::int64_t pairs, std::int64_t length) {
   if (pairs < 1 || pairs > kNeedleKeys) {
     return invalid_argument(
-        "--needle " + std::to_string(pairs) + " needles; use 1 to " + std::to_string(kNeedleKeys) +
-        ", the number of keys");
+        "--needle must be between 1 and the ", kNeedleKeys, " keys, got ", pairs);
   }
   if (length < (kQuestionsPerNeedle + 1) * pairs) {
     return invalid_argument(
-        "--needle " + std::to_string(pairs) + " needles and their questions do not fit --seq " +
-        std::to_string(length) + "; it takes " + std::to_string((kQuestionsPerNeedle + 1) * pairs) +
+        "--needle ",
+        pairs,
+        " needles and their questions do not fit --seq ",
+        length,
+        "; it takes ",
+        (kQuestionsPerNeedle + 1) * pairs,
         " or more");
   }
   return {};

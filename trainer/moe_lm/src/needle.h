@@ -1,7 +1,6 @@
-// A task that only attention over long distances solves: needles, bytes that each say a key and its
-// value, at random depths of a random filler, and at the end questions, bytes that each say a key.
-// What follows a question in `targets`, and nowhere else, is the value of its key: the only tokens
-// that bear loss.
+// A task that requires attention over long distances. Needles are bytes that each encode a key and
+// its value, at random depths of a random filler; questions at the end are bytes that each encode a
+// key. The target of a question is the value of its key; only these targets have loss.
 //
 //   q h e [C=3] z m w o p ... [A=7] c f a k ...   C A A C
 //                                                 3 7 7 3
@@ -15,12 +14,12 @@
 
 namespace muster::moe_lm {
 
-// Filler is the letters a to z, key k is asked for by byte 'A' + k, value v is byte '0' + v.
+// Filler bytes are the letters a to z; the question for key k is byte 'A' + k, value v is '0' + v.
 inline constexpr std::int64_t kNeedleKeys = 8;
 inline constexpr std::int64_t kNeedleValues = 8;
 inline constexpr std::int64_t kQuestionsPerNeedle = 4;
 
-// The byte that says that key `key` has value `value`.
+// Returns the byte that encodes value `value` of key `key`.
 [[nodiscard]] constexpr std::int32_t needle_byte(std::int64_t key, std::int64_t value) {
   return static_cast<std::int32_t>(128 + kNeedleValues * key + value);
 }
@@ -34,13 +33,13 @@ struct NeedleSource {
   std::int64_t length{0};
   std::int64_t pairs{0};
 
-  // As BatchSource::sequences, with origins.
+  // Like BatchSource::sequences, with origins.
   [[nodiscard]] Batch sequences(std::int64_t index, std::int64_t first, std::int64_t count) const;
-  // Sequences [first, first + count) of those that no batch holds, the same for every seed.
+  // Held-out sequences [first, first + count), the same for every seed.
   [[nodiscard]] Batch held_out(std::int64_t first, std::int64_t count) const;
 };
 
-// kInvalidArgument naming the flag where so many pairs do not fit a sequence.
+// Returns kInvalidArgument naming the flag if the pairs do not fit a sequence.
 [[nodiscard]] Status validate_needle(std::int64_t pairs, std::int64_t length);
 
 }  // namespace muster::moe_lm

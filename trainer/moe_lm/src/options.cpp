@@ -3,6 +3,7 @@
 #include "trainer/moe_lm/src/needle.h"
 
 #include <muster/comm/symmetric_heap.h>
+#include <muster/common/text.h>
 
 #include <array>
 #include <cerrno>
@@ -33,8 +34,7 @@ Status validate_positive(const TrainOptions& options) {
        {"--batch", options.batch},
        {"--micro-batches", options.micro_batches}}};
   for (const auto& [flag, value] : sizes) {
-    MUSTER_RETURN_IF_ERROR(require(
-        value >= 1, std::string{flag} + " is " + std::to_string(value) + "; use 1 or more"));
+    MUSTER_RETURN_IF_ERROR(require(value >= 1, concat(flag, " must be at least 1, got ", value)));
   }
   return {};
 }
@@ -86,7 +86,7 @@ Status validate_attention(const TrainOptions& options) {
   return {};
 }
 
-// What the experts' exchange can carry and map: docs/concepts/experts.md.
+// Checks the limits of the expert exchange: docs/concepts/experts.md.
 Status validate_exchange(const TrainOptions& options) {
   const ModelShape& model = options.model;
   if (options.experts.exchange != ExpertExchange::kMuster) {
@@ -109,7 +109,8 @@ Status validate_task(const TrainOptions& options, int world_size) {
   if (options.needle_pairs != 0) {
     MUSTER_RETURN_IF_ERROR(validate_needle(options.needle_pairs, options.model.sequence));
     MUSTER_RETURN_IF_ERROR(require(
-        options.loss_every == 1, "--loss-every is of text; --needle bears loss on its answers"));
+        options.loss_every == 1,
+        "--loss-every applies to text only; --needle has loss on its answers"));
   }
   MUSTER_RETURN_IF_ERROR(
       require(options.eval_every >= 0, "--eval-every must be 0 (never) or more"));

@@ -1,4 +1,4 @@
-// What the command line of moe_lm can say, and whether it fits the world it runs in.
+// Options of moe_lm, and their checks against the world it runs in.
 #pragma once
 
 #include "trainer/moe_lm/src/expert_options.h"
@@ -24,12 +24,13 @@ struct ModelShape {
   std::int64_t top_k{2};
   std::int64_t ffn{128};
   std::int64_t sequence{128};
-  std::int64_t shared_experts{0};  // width of an expert that all tokens visit, in experts
+  std::int64_t shared_experts{
+      0};  // width of an expert that all tokens visit, in widths of an expert
 
   [[nodiscard]] std::int64_t head_dim() const { return d_model / heads; }
 };
 
-// "RANK:STEP" of an injected fault.
+// Rank and step of an injected fault.
 struct FaultPoint {
   int rank{0};
   std::int64_t step{0};
@@ -38,19 +39,19 @@ struct FaultPoint {
 struct TrainOptions {
   ModelShape model;
   std::filesystem::path data;
-  std::int64_t needle_pairs{0};  // instead of text: pairs of src/needle.h; 0: text
+  std::int64_t needle_pairs{0};  // pairs of src/needle.h; zero trains on text
   std::int64_t steps{300};
   std::uint64_t seed{1};
   std::int64_t batch{16};         // sequences per step, over all ranks
   std::int64_t micro_batches{1};  // forward-backward passes per step and rank
-  int ep_size{0};                 // ranks that share one set of experts; 0: 2 if that fits, else 1
-  std::int64_t loss_every{1};     // only every n-th token of a sequence bears loss
+  int ep_size{0};                 // ranks that share one set of experts; zero selects 2 or 1
+  std::int64_t loss_every{1};     // only every n-th token of a sequence has loss
   double learning_rate{4e-3};
   std::int64_t warmup{20};
   double clip_norm{1.0};
   double qk_clip_tau{0};
-  agent::AttentionSchedule attention;  // by default full attention everywhere
-  bool allow_attention_change{false};  // since the checkpoint was saved
+  agent::AttentionSchedule attention;  // full attention in all layers by default
+  bool allow_attention_change{false};  // compared with the checkpoint
   UpdateOptions update;
   ExpertOptions experts;
   double bias_rate{1e-3};  // step of the router bias that balances expert load
@@ -62,21 +63,21 @@ struct TrainOptions {
   std::filesystem::path dump_params;
   std::filesystem::path log_loss;
   std::int64_t print_every{10};
-  std::int64_t eval_every{0};       // steps between evaluations, also one at the end; 0: never
+  std::int64_t eval_every{0};       // steps between evaluations, also at the end; zero disables
   std::int64_t eval_sequences{64};  // over all ranks
 };
 
-// Fills ep_size 0 with the default for `world_size`.
+// Replaces an ep_size of 0 by the default for `world_size`.
 void choose_ep_size(TrainOptions& options, int world_size);
 
-// kInvalidArgument naming the flag that does not fit the model, the world or the other flags.
+// Returns kInvalidArgument naming the flag that does not fit the model, the world or other flags.
 [[nodiscard]] Status validate(const TrainOptions& options, int world_size);
 
-// What --attention says: a schedule in short form ("full", "moba:..."), or else the file that holds
+// Parses --attention: a schedule in short form ("full", "moba:..."), or the name of a file with
 // one. Errors name the file.
 [[nodiscard]] Expected<agent::AttentionSchedule> load_attention(const std::string& argument);
 
-// "2:40" -> {2, 40}; nothing when it is not two numbers of 0 or more.
+// Parses "2:40" as {2, 40}. Returns no value unless both are numbers of at least 0.
 [[nodiscard]] std::optional<FaultPoint> parse_fault_point(const std::string& text);
 
 }  // namespace muster::moe_lm

@@ -1,4 +1,4 @@
-// The final parameters as bytes, for tests that compare runs bit for bit.
+// Dump of the final parameters, for tests that compare runs bit for bit.
 #pragma once
 
 #include <muster/common/status.h>

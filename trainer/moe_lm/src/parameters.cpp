@@ -25,8 +25,9 @@ void fill_normal(
   }
 }
 
-// Residual branches end in wo and down: they start smaller, so that the stream's variance does not
-// grow with depth. The head starts near uniform output, the embedding at the norms' scale.
+// Residual branches end in wo and down, which start smaller so that the variance of the stream does
+// not grow with depth. The head starts near uniform output, the embedding at the scale of the
+// norms.
 double initial_scale(const std::string& name, const ModelShape& shape, std::int64_t fan_in) {
   const double plain = 1.0 / std::sqrt(static_cast<double>(fan_in));
   if (name == "embedding") {

@@ -20,13 +20,12 @@ namespace muster::moe_lm {
 [[nodiscard]] std::vector<optimizer::ParameterSpec> parameter_specs(
     const ModelShape& shape, int ep_size, const UpdateOptions& update = {});
 
-// Hidden and expert matrices to the rule of --optimizer (Muon by default); embedding, head, router
-// and norms to AdamW, or to the same rule when it is neither of the two.
+// Routes hidden and expert matrices to the rule of --optimizer (Muon by default), and embedding,
+// head, router and norms to AdamW, or to the same rule if it is neither Muon nor AdamW.
 [[nodiscard]] optimizer::OptimizerOptions optimizer_options(const TrainOptions& options);
 
-// Fills all parameters. Every value depends on the seed, the name and its index in the global
-// tensor only: not on the world size, nor on which rank holds which experts. `ep_rank` of
-// `ep_size`.
+// Fills all parameters on rank `ep_rank` of `ep_size`. Every value depends only on the seed, the
+// name and its index in the global tensor, not on the world size or the placement of experts.
 [[nodiscard]] Status set_initial_values(
     optimizer::Optimizer& optimizer, const ModelShape& shape, std::uint64_t seed, int ep_rank);
 

@@ -23,7 +23,7 @@ bool is_digit(char c) {
   return std::isdigit(static_cast<unsigned char>(c)) != 0;
 }
 
-// The run of digits at `at`, without leading zeros.
+// Returns the run of digits at `at`, without leading zeros.
 std::string_view digits(const std::string& text, std::size_t at) {
   std::size_t end = at;
   while (end < text.size() && is_digit(text[end])) {
@@ -64,7 +64,7 @@ std::vector<fs::path> text_files(const fs::path& folder) {
   return files;
 }
 
-// A sequence from a random place of the text, and what follows its bytes.
+// Copies a sequence from a random offset of the text, with the byte that follows each of its bytes.
 void append(const std::string& text, std::int64_t length, Random random, Batch& batch) {
   const std::uint64_t start = random.below(text.size() - static_cast<std::size_t>(length));
   for (std::uint64_t i = start; i < start + static_cast<std::uint64_t>(length); ++i) {
@@ -103,15 +103,14 @@ bool natural_less(const std::string& a, const std::string& b) {
 Expected<std::string> load_text(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(path, error)) {
-    return not_found(
-        "there is no '" + path.string() + "'; --data takes a file or a folder of *.txt");
+    return not_found("'", path, "' does not exist; --data takes a file or a folder of *.txt");
   }
   if (!fs::is_directory(path, error)) {
     return read_file(path);
   }
   const std::vector<fs::path> files = text_files(path);
   if (files.empty()) {
-    return not_found("folder '" + path.string() + "' has no *.txt files to train on");
+    return not_found("folder '", path.string(), "' has no *.txt files to train on");
   }
   std::string text;
   for (const fs::path& file : files) {

@@ -25,7 +25,7 @@ using agent::Phase;
 constexpr const char* kCursor = "data_cursor";
 constexpr const char* kDataOrder = "data_order";
 
-// Everything of the run that lives as long as it, in the order of dependence.
+// Objects that live as long as the run, in order of dependence.
 class Trainer final : public TrainingLoop {
  public:
   Trainer(comm::Communicator& world, TrainSetup setup)
@@ -85,7 +85,7 @@ Status Trainer::create_optimizer() {
   const auto deadline = Deadline::after(setup_.agent.collective_timeout);
   const int rank = world_.rank();
   const int ep_size = options_.ep_size;
-  // Neighbours share a set of experts; ranks at the same place of their groups hold the same ones.
+  // Neighbours share a set of experts; ranks at the same index of their groups hold the same ones.
   MUSTER_ASSIGN_OR_RETURN(expert_group_, world_.split(rank / ep_size, rank, deadline));
   MUSTER_ASSIGN_OR_RETURN(expert_peers_, world_.split(rank % ep_size, rank, deadline));
   MUSTER_ASSIGN_OR_RETURN(
@@ -141,13 +141,16 @@ Status Trainer::resume() {
   weights_->parameters_changed();
   if (state_.values[kDataOrder] != data_order()) {
     return failed_precondition(
-        "the checkpoint was saved with " + state_.values[kDataOrder] + ", this run has " +
-        data_order() + ": start with the flags it was saved with, or with another run id");
+        "the checkpoint was saved with ",
+        state_.values[kDataOrder],
+        ", this run has ",
+        data_order(),
+        ": start with the flags it was saved with, or with another run id");
   }
   const std::string& text = state_.values[kCursor];
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), cursor_);
   if (parsed.ec != std::errc{} || parsed.ptr != text.data() + text.size()) {
-    return data_loss("the checkpoint's data cursor '" + text + "' is not a number");
+    return data_loss("the checkpoint's data cursor '", text, "' is not a number");
   }
   result_.first_step = agent_->step();
   if (result_.first_step >= total_steps()) {
@@ -156,8 +159,8 @@ Status Trainer::resume() {
   return {};
 }
 
-// The schedule goes by the batch, which is the step unless one is left out: leaving out a batch
-// that was skipped must switch where the run that skipped it did.
+// The schedule depends on the batch, which equals the step unless one is left out: a run that
+// leaves out a batch must switch at the same batch as a run that skipped it.
 void Trainer::set_attention(std::int64_t step) {
   const ModelShape& model = options_.model;
   std::vector<agent::AttentionMode> modes;
@@ -183,7 +186,7 @@ Status Trainer::open_loss_log() {
   if (options_.log_loss.empty() || world_.rank() != 0) {
     return {};
   }
-  // A resumed process goes on in the file of the one before it.
+  // A resumed process appends to the file of the previous one.
   loss_log_.open(options_.log_loss, result_.first_step == 0 ? std::ios::trunc : std::ios::app);
   if (!loss_log_) {
     return io_error("cannot write '" + options_.log_loss.string() + "'", errno);
@@ -196,8 +199,11 @@ Status Trainer::start() {
   if (options_.needle_pairs == 0 &&
       setup_.text->size() <= static_cast<std::size_t>(options_.model.sequence)) {
     return invalid_argument(
-        "the text has " + std::to_string(setup_.text->size()) + " bytes; --seq " +
-        std::to_string(options_.model.sequence) + " needs at least one more than that");
+        "the text has ",
+        setup_.text->size(),
+        " bytes; --seq ",
+        options_.model.sequence,
+        " needs at least one more than that");
   }
   MUSTER_RETURN_IF_ERROR(create_optimizer());
   MUSTER_RETURN_IF_ERROR(join_agent());
@@ -220,7 +226,7 @@ void Trainer::inject_kill() const {
   }
 }
 
-// Backward adds to it, and what it adds to stays a NaN.
+// Backward adds to the gradient, and a NaN plus anything stays NaN.
 void Trainer::inject_nan() {
   if (hits(options_.inject_nan)) {
     weights_->find("embedding")->gradient[0] = std::numeric_limits<float>::quiet_NaN();
@@ -240,7 +246,7 @@ std::int64_t Trainer::tokens_per_rank() const {
   return options_.batch / world_.size() * with_loss;
 }
 
-// What the cursor counts: with other values it would point at other text.
+// Flags that give the cursor its meaning: with other values it would point at other text.
 std::string Trainer::data_order() const {
   return "--seed " + std::to_string(options_.seed) + " --batch " + std::to_string(options_.batch) +
          " --seq " + std::to_string(options_.model.sequence) +
@@ -261,7 +267,7 @@ Expected<double> Trainer::forward(const Batch& batch) {
   if (!hits(options_.inject_nan_forward)) {
     return model_->forward(batch, *agent_);
   }
-  // The parameter has its value back before anybody but this forward pass reads it.
+  // Restores the parameter before anything but this forward pass reads it.
   const auto row = static_cast<std::size_t>(batch.tokens.front() * options_.model.d_model);
   const Weight* embedding = weights_->find("embedding");
   MUSTER_RETURN_IF_ERROR(weights_->await({embedding}));
@@ -298,7 +304,7 @@ Batch Trainer::evaluation_part() const {
   return BatchSource{setup_.text, options_.seed, options_.batch, length}.elsewhere(first, count);
 }
 
-// Before a step, of the parameters it begins with, and after the last one.
+// Evaluates before a step, with the parameters it begins with, and after the last one.
 Status Trainer::evaluate_when_due() {
   if (options_.eval_every == 0 || (!done() && agent_->step() % options_.eval_every != 0)) {
     return {};
@@ -340,7 +346,7 @@ Status Trainer::pass(std::int64_t batch_index, std::int64_t index, double& loss_
   return model_->backward(batch, *agent_);
 }
 
-// Drawn experts follow the data, so that a run that went back draws the same ones again.
+// Drawn experts follow the data, so that a run that was rolled back draws the same ones again.
 void Trainer::set_draws(std::int64_t batch_index, std::int64_t pass) {
   const std::int64_t index = batch_index * options_.micro_batches + pass;
   for (MoeBlock& block : model_->moe_blocks()) {
@@ -348,7 +354,7 @@ void Trainer::set_draws(std::int64_t batch_index, std::int64_t pass) {
   }
 }
 
-// A trace that cannot be written ends, training does not.
+// A trace that cannot be written ends without stopping training.
 void Trainer::trace_plans() {
   for (MoeBlock& block : model_->moe_blocks()) {
     const Status traced = block.trace(agent_->step());

@@ -25,17 +25,17 @@ struct TrainSetup {
 
 struct TrainResult {
   agent::Ending ending{agent::Ending::kContinue};
-  std::int64_t first_step{0};  // where this process took up the run
+  std::int64_t first_step{0};  // step at which this process started or resumed
   std::vector<double> losses;  // nats per byte of every step of this process
   std::vector<bool> skipped;
   std::vector<Evaluation> evaluations;  // of options.eval_every
 };
 
-// A run a step at a time. Not thread-safe; `world` and the setup's text must outlive it.
+// Runs training one step at a time. Not thread-safe; `world` and the setup's text must outlive it.
 class TrainingLoop {
  public:
-  // Collective, like step() and finish(). A Status means that a peer is lost, the generation is
-  // fenced, or the set-up is refused.
+  // Collective, like step() and finish(). Errors: a peer is lost, the generation is fenced, or the
+  // set-up is refused.
   [[nodiscard]] static Expected<std::unique_ptr<TrainingLoop>> start(
       comm::Communicator& world, TrainSetup setup);
 
@@ -47,14 +47,14 @@ class TrainingLoop {
   virtual ~TrainingLoop() = default;
 
   [[nodiscard]] virtual Expected<agent::Verdict> step() = 0;
-  // After a step whose verdict ended the run.
+  // True after a step whose verdict ended the run.
   [[nodiscard]] virtual Expected<TrainResult> finish() = 0;
   [[nodiscard]] virtual agent::Agent& agent() = 0;
-  // The run has no step left: it ended, or the checkpoint it was taken up from is its last.
+  // True if no step is left: the run ended, or it resumed from its last checkpoint.
   [[nodiscard]] virtual bool done() const = 0;
 };
 
-// Steps until the run is done, then finish.
+// Calls step() until the run is done, then finish().
 [[nodiscard]] Expected<TrainResult> run_to_end(TrainingLoop& loop);
 
 // start and run_to_end.

@@ -14,10 +14,16 @@ void add_rule_flags(CLI::App& app, UpdateOptions& options) {
       "rule of hidden and expert matrices: muon, adamw, adam, sgd, momentum, rmsprop; the rest "
       "follows it, or stays with adamw under muon",
       "muon");
-  app.add_option("--momentum", options.momentum, "of muon and momentum, instead of 0.95 and 0.9");
-  app.add_option("--adam-beta2", options.adam_beta2, "of adamw and adam")->capture_default_str();
   app.add_option(
-         "--weight-decay", options.weight_decay, "of hidden and expert matrices and the head")
+      "--momentum",
+      options.momentum,
+      "momentum of muon (default 0.95) and of the momentum rule (0.9)");
+  app.add_option("--adam-beta2", options.adam_beta2, "beta2 of adamw and adam")
+      ->capture_default_str();
+  app.add_option(
+         "--weight-decay",
+         options.weight_decay,
+         "weight decay of hidden and expert matrices and the head")
       ->capture_default_str();
   add_named(
       app,
@@ -26,11 +32,16 @@ void add_rule_flags(CLI::App& app, UpdateOptions& options) {
       &optimizer::parse_schedule,
       "learning rate after warmup: cosine, constant, linear, wsd, inverse_sqrt",
       "cosine");
-  app.add_option("--cooldown", options.cooldown, "steps of wsd's cooldown, 0: a fifth of --steps")
+  app.add_option(
+         "--cooldown",
+         options.cooldown,
+         "steps of the cooldown of wsd; 0 selects a fifth of --steps")
       ->capture_default_str();
   app.add_flag("--zclip", options.zclip, "clip spikes of the gradient norm by its z-score");
   app.add_option(
-         "--agc", options.agc, "clip each row to this times its weights' norm (0.01), 0: off")
+         "--agc",
+         options.agc,
+         "clip each row to this times the norm of its weights, for example 0.01; 0 disables it")
       ->capture_default_str();
 }
 
@@ -47,7 +58,7 @@ void add_muon_flags(CLI::App& app, UpdateOptions& options) {
       "--momentum-form",
       options.muon.momentum_form,
       &optimizer::parse_momentum_form,
-      "of muon: heavy_ball or ema",
+      "momentum of muon: heavy_ball or ema",
       to_string(options.muon.momentum_form));
   add_named(
       app,
@@ -63,7 +74,7 @@ void add_muon_flags(CLI::App& app, UpdateOptions& options) {
       "--ns-precision",
       options.muon.precision,
       &parse_matrix_precision,
-      "of the Newton-Schulz products: fp32, bf16 (stored; sums in fp32)",
+      "storage of the Newton-Schulz products: fp32, bf16 (sums in fp32)",
       "fp32");
   app.add_flag("--per-head-muon", options.per_head_muon, "orthogonalise q, k and v head by head");
 }
@@ -74,7 +85,7 @@ void add_storage_flags(CLI::App& app, UpdateOptions& options) {
       "--layout",
       options.layout,
       &optimizer::parse_layout,
-      "who stores what: whole, flat_redundant, flat_owner, row_shards, replicated",
+      "ZeRO-1 layout: whole, flat_redundant, flat_owner, row_shards, replicated",
       to_string(options.layout));
   add_named(
       app,
@@ -91,7 +102,8 @@ void add_storage_flags(CLI::App& app, UpdateOptions& options) {
       "storage of parameters: fp32, bf16, fp16 (the last two with fp32 masters)",
       "fp32");
   app.add_flag("--overlap", options.overlap, "move gradients and parameters while the model runs");
-  app.add_option("--bucket-bytes", options.bucket_bytes, "moved at once, 0: all")
+  app.add_option(
+         "--bucket-bytes", options.bucket_bytes, "bytes to communicate at a time; 0 selects all")
       ->capture_default_str();
 }
 

@@ -1,4 +1,4 @@
-// The flags of UpdateOptions.
+// Command-line flags of UpdateOptions.
 #pragma once
 
 #include "trainer/moe_lm/src/update_options.h"
@@ -9,7 +9,7 @@ class App;
 
 namespace muster::moe_lm {
 
-// A value that does not parse ends CLI11's parse() with the flag and what it may be.
+// If a value does not parse, CLI11's parse() throws with the flag and its valid values.
 void add_update_flags(CLI::App& app, UpdateOptions& options);
 
 }  // namespace muster::moe_lm

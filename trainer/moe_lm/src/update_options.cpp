@@ -21,7 +21,7 @@ Expected<T> parse(
       return value;
     }
   }
-  return invalid_argument("'" + name + "' is none of " + choice);
+  return invalid_argument("'", name, "' is not one of ", choice);
 }
 
 }  // namespace
@@ -29,8 +29,9 @@ Expected<T> parse(
 Status validate(const UpdateOptions& options) {
   if (options.per_head_muon && options.rule != optimizer::Rule::kMuon) {
     return invalid_argument(
-        std::string{"--per-head-muon has nothing to do under --optimizer "} +
-        optimizer::to_string(options.rule) + "; leave it out or use --optimizer muon");
+        "--per-head-muon has no effect with --optimizer ",
+        optimizer::to_string(options.rule),
+        "; leave it out or use --optimizer muon");
   }
   if (!std::isfinite(options.agc) || options.agc < 0) {
     return invalid_argument("--agc must be 0 (off) or more");

@@ -1,5 +1,4 @@
-// How the parameters move: the update rule and everything that --optimizer and the flags beside it
-// say about it.
+// The update rule of the parameters and its settings: --optimizer and related flags.
 #pragma once
 
 #include <muster/common/expected.h>
@@ -13,8 +12,8 @@
 namespace muster::moe_lm {
 
 struct UpdateOptions {
-  // Of the hidden and expert matrices. Embedding, head, router and norms stay with AdamW under Muon
-  // and AdamW; under the other rules all parameters follow it.
+  // Rule of the hidden and expert matrices. Embedding, head, router and norms stay with AdamW under
+  // Muon and AdamW; under the other rules all parameters follow it.
   optimizer::Rule rule{optimizer::Rule::kMuon};
   optimizer::Layout layout{optimizer::Layout::kWholeMatrices};
   optimizer::StateType state_type{optimizer::StateType::kFloat32};
@@ -23,20 +22,20 @@ struct UpdateOptions {
   optimizer::MuonOptions muon;
   bool per_head_muon{false};  // queries, keys and values orthogonalised head by head
 
-  std::optional<double> momentum;  // instead of the rule's own default
+  std::optional<double> momentum;  // replaces the rule's default
   double adam_beta2{0.95};         // AdamW and Adam
-  double weight_decay{0.1};        // of hidden and expert matrices and the head
+  double weight_decay{0.1};        // applies to hidden and expert matrices and the head
 
   optimizer::ScheduleKind schedule{optimizer::ScheduleKind::kCosine};
-  std::int64_t cooldown{0};  // wsd; 0: a fifth of the steps
+  std::int64_t cooldown{0};  // of wsd; zero selects a fifth of the steps
 
   bool zclip{false};
-  double agc{0};  // 0: off
+  double agc{0};  // zero disables it
   bool overlap{false};
   std::size_t bucket_bytes{optimizer::OptimizerOptions{}.bucket_bytes};
 };
 
-// kInvalidArgument naming the flag. What only the optimizer can judge, it refuses itself.
+// Returns kInvalidArgument naming the flag. The optimizer checks the rest.
 [[nodiscard]] Status validate(const UpdateOptions& options);
 
 // "fp32", "bf16", "fp16".

@@ -1,5 +1,5 @@
-// The optimizer's parameters as the model computes with them: fp32 whatever they are stored in, and
-// waited for where they arrive while the model runs.
+// The optimizer's parameters as inputs of the model: widened to fp32, and awaited if they arrive
+// while the model runs.
 #pragma once
 
 #include <muster/common/clock.h>
@@ -32,21 +32,21 @@ class Weights {
   Weights& operator=(Weights&&) = delete;
   ~Weights() = default;
 
-  // Null when there is no such parameter.
+  // Returns null if there is no such parameter.
   [[nodiscard]] Weight* find(const std::string& name);
 
-  // Before the values of a step are read for the first time: they have arrived and are widened. An
-  // error is a lost peer.
+  // Waits for the values and widens them, before a step reads them for the first time. Fails if a
+  // peer is lost.
   [[nodiscard]] Status await(std::initializer_list<const Weight*> weights);
   [[nodiscard]] Status await_all();
 
-  // After the optimizer moved the parameters, or took them from a checkpoint.
+  // Call after the optimizer has updated the parameters or restored them from a checkpoint.
   void parameters_changed();
 
-  // Whether this backward pass is the step's last: only then are its gradients complete.
+  // Sets whether this backward pass is the step's last: only then are its gradients complete.
   void set_last_pass(bool last) { last_pass_ = last; }
 
-  // The pass at hand adds nothing more to these gradients.
+  // Call when the current pass has added its last gradient to these weights.
   void gradients_done(std::initializer_list<const Weight*> weights);
 
  private:

@@ -1,15 +1,16 @@
-// Attention whose sequences are spread over the ranks of a communicator. Runs the operators of
-// attention.h and moba.h on local rows, and moves keys, values and gradients between ranks.
+// Context parallelism: attention over sequences that are distributed over the ranks of a
+// communicator. The operators of attention.h and moba.h are local; the functions here move
+// keys, values and gradients between them.
 //
-// Every rank holds some rows of every sequence (ContextPlan) of q, k and v. Queries stay where they
-// are. Tensors are fp32 and contiguous: [plan.row_count(rank), heads, head_dim] and likewise with
-// kv_heads; partial results and gradients are fp32 throughout.
+// Every rank holds some rows of every sequence (ContextPlan) of q, k and v. Queries are never
+// moved. Tensors are fp32 and contiguous: [plan.row_count(rank), heads, head_dim], keys and values
+// with kv_heads. Partial results and gradients are fp32 throughout.
 //
 // All functions with a ContextCall are collective: every rank calls them with an equal plan and
-// problem, also a rank without rows. Errors: kInvalidArgument naming the argument, found before
-// anything moves; those of comm (a dead peer is named, a passed deadline) otherwise, after which
-// outputs are unspecified. Method and bytes: docs/concepts/context_parallel.md.
-// Thread-safety: as the communicator's.
+// problem, including a rank without rows. Errors: kInvalidArgument naming the argument, before any
+// data moves; otherwise those of comm (a dead peer by name, an expired deadline), after which
+// outputs are unspecified. Method and bytes: docs/concepts/context_parallel.md. Thread-safety: as the
+// communicator's.
 #pragma once
 
 #include <muster/comm/communicator.h>
@@ -27,7 +28,7 @@ enum class ShardOrder : std::uint8_t {
   kZigzag,      // rank r holds chunks r and 2P - 1 - r of 2P: even work under a causal mask
 };
 
-// Rows [begin, end) of a sequence, never empty; the first of them is row `local` of the shard.
+// Rows [begin, end) of a sequence, never empty; the first is row `local` of the shard.
 struct ContextSegment {
   std::int64_t sequence{0};
   std::int64_t begin{0};
@@ -37,9 +38,9 @@ struct ContextSegment {
   [[nodiscard]] std::int64_t rows() const { return end - begin; }
 };
 
-// Which rows of packed sequences each rank holds. Chunk c of C of a sequence of n rows is rows
-// [n c / C, n (c + 1) / C), rounded down: any length, also 0, shorter than the ranks are many, or
-// no multiple of a block. A shard is packed by sequence, then by position.
+// Assigns the rows of packed sequences to ranks. Chunk c of C of a sequence of n rows is rows
+// [n c / C, n (c + 1) / C), rounded down, for any n: zero, fewer than the ranks, or not a multiple
+// of a block. A shard is packed by sequence, then by position.
 class ContextPlan {
  public:
   // cu [sequences + 1], ascending from 0.
@@ -55,7 +56,7 @@ class ContextPlan {
   [[nodiscard]] std::span<const ContextSegment> segments(int rank) const;
   [[nodiscard]] std::int64_t row_count(int rank) const;
 
-  // Row of the whole pack of each row of the shard.
+  // Returns the row in the whole pack of each row of the shard.
   [[nodiscard]] std::vector<std::int64_t> pack_rows(int rank) const;
 
  private:
@@ -64,7 +65,7 @@ class ContextPlan {
   std::vector<std::int64_t> rows_;                     // by rank
 };
 
-// What queries of one segment see of the keys of another of the same sequence, by position.
+// Keys of one segment that the queries of another of the same sequence see by position.
 enum class ContextRelation : std::uint8_t { kNothing, kDiagonal, kAll };
 
 [[nodiscard]] ContextRelation context_relation(
@@ -72,7 +73,7 @@ enum class ContextRelation : std::uint8_t { kNothing, kDiagonal, kAll };
 
 enum class ContextForm : std::uint8_t {
   kAllGather,  // every rank holds all keys for the call; gradients are reduced in rank order
-  kRing,       // shards go round in P steps; a rank holds two of them at a time
+  kRing,       // shards rotate in P steps; a rank holds two of them at a time
 };
 
 // Bytes that this rank received from others (all-gather, ring) or sent to them (reduce-scatter).
@@ -85,10 +86,10 @@ struct ContextTraffic {
 struct ContextCall {
   comm::Communicator& world;
   const ContextPlan& plan;
-  // kFloat32, without cu_q, cu_k (they are the plan's) and bias.
+  // kFloat32, without bias and without cu_q and cu_k, which are those of the plan.
   kernels::AttentionProblem problem;
   Deadline deadline;
-  ContextTraffic* traffic{nullptr};  // added to; null: not counted
+  ContextTraffic* traffic{nullptr};  // bytes are added unless it is null
 };
 
 struct ContextTensors {
@@ -103,9 +104,8 @@ struct ContextGradients {
   std::span<float> dv;
 };
 
-// lse [heads, plan.row_count(rank)] natural log. Statistics, where their spans are not empty, are
-// those of all ranks together, equal on every rank, bit for bit those of one rank. Which of them
-// are asked for is the same on all ranks.
+// lse [heads, plan.row_count(rank)], natural log. Statistics with non-empty spans cover all ranks,
+// are equal on every rank, and match one rank bit for bit. All ranks must request the same ones.
 [[nodiscard]] Status context_attention_forward(
     const ContextCall& call,
     ContextForm form,
@@ -114,8 +114,8 @@ struct ContextGradients {
     std::span<float> lse,
     const kernels::AttentionStatistics& statistics);
 
-// From the global out and lse of the forward of this shard. The all-gather form gathers keys again,
-// so that nothing of the size of all keys outlives a call.
+// Takes the global out and lse of this shard's forward. The all-gather form gathers keys again, so
+// that no buffer with all keys outlives a call.
 [[nodiscard]] Status context_attention_backward(
     const ContextCall& call,
     ContextForm form,
@@ -125,25 +125,25 @@ struct ContextGradients {
     std::span<const float> dout,
     const ContextGradients& gradients);
 
-// Block attention's choices, one by segment of the rank's shard; query r of segment s is row r of
+// Choices of block attention for each segment of the rank's shard; query r of segment s is row r of
 // choices[s].
 struct ContextSelection {
   std::vector<kernels::MobaSelection> choices;
 };
 
-// Mean keys of the whole pack [kv_heads, blocks of all sequences, head_dim], on every rank. A block
-// within one segment travels as its fp32 mean, bit for bit that of moba_block_means; of a block
-// that straddles segments the fp64 sums of its parts travel and are added in order of position.
+// Computes the mean keys of the whole pack [kv_heads, blocks of all sequences, head_dim] on every
+// rank. A block within one segment is sent as its fp32 mean, bit for bit that of moba_block_means.
+// A block that straddles segments is sent as fp64 sums of its parts, added in order of position.
 [[nodiscard]] Status context_block_means(
     const ContextCall& call,
     const kernels::MobaOptions& options,
     std::span<const float> k,
     std::vector<float>& means);
 
-// Pooled keys first, then all choices, then keys: all-gathered, or going round, where a rank uses
-// of each shard the blocks that its queries chose. Choices are those of one rank. Statistics are
-// those of all ranks together, equal on every rank; bit for bit those of one rank, but for
-// gate_margin, whose sum is in another order.
+// Exchanges pooled keys, makes all choices, then exchanges keys by all-gather or ring; in the ring
+// a rank uses of each shard the blocks that its queries chose. Choices are those of one rank.
+// Statistics cover all ranks, are equal on every rank and match one rank bit for bit, except
+// gate_margin, whose sum has another order.
 [[nodiscard]] Status context_moba_forward(
     const ContextCall& call,
     ContextForm form,

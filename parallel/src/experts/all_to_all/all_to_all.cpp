@@ -1,7 +1,8 @@
 // Movement of rows between tokens and experts. All four directions are one of two exchanges; rows
 // on the wire are in the order of DispatchPlan::send_rows.
+#include "parallel/src/experts/all_to_all/all_to_all.h"
+
 #include <muster/kernels/row_ops.h>
-#include <muster/parallel/experts/all_to_all.h>
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include <muster/parallel/experts/all_to_all.h>
+#include "parallel/src/experts/all_to_all/all_to_all.h"
 
 #include <numeric>
 #include <string>
@@ -12,8 +12,10 @@ using Counts = std::vector<std::int64_t>;
 Status check(const Routing& routing, std::int64_t ranks) {
   if (routing.experts % ranks != 0) {
     return invalid_argument(
-        std::to_string(routing.experts) + " experts cannot be placed evenly on " +
-        std::to_string(ranks) + " expert-parallel ranks; use a number of ranks that divides it");
+        routing.experts,
+        " experts cannot be placed evenly on ",
+        ranks,
+        " expert-parallel ranks; use a number of ranks that divides it");
   }
   if (std::ssize(routing.expert) != routing.tokens * routing.top_k ||
       std::ssize(routing.counts) != routing.experts) {

@@ -13,24 +13,25 @@ Status Exchange::combine(
     std::span<std::byte> y,
     std::span<float> values,
     Deadline deadline) {
-  const Stopwatch watch{*this, event_.move_ns};
+  const Stopwatch watch{clock_, barrier_, event_.move_ns};
   const bool with_values = !row_values.empty();
   const Status fits = check_combine(plan, rows, row_values, y, values);
-  if (pulled_) {
-    // Peers may still pull what this rank handed to the last combine.
-    MUSTER_RETURN_IF_ERROR(barrier("combine, rows free", deadline));
+  if (pulled_after_ == barrier_.count()) {
+    // Peers may still pull the rows of this rank's last combine.
+    MUSTER_RETURN_IF_ERROR(barrier_.wait("combine, rows free", deadline));
   }
   if (fits.ok()) {
     stage(plan, rows, row_values);
     sum_duplicates(plan);
   }
   const Operation operation = with_values ? Operation::kCombineWithValues : Operation::kCombine;
-  MUSTER_RETURN_IF_ERROR(meet("combine", record(operation, plan.hash), fits, deadline));
+  MUSTER_RETURN_IF_ERROR(
+      barrier_.validate("combine", make_record(operation, plan.hash), fits, deadline));
   pull(plan, y);
   if (with_values) {
     pull_values(plan, values);
   }
-  pulled_ = true;
+  pulled_after_ = barrier_.count();
   count_combine(plan, with_values);
   return {};
 }
@@ -41,28 +42,27 @@ Status Exchange::check_combine(
     std::span<const float> row_values,
     std::span<const std::byte> y,
     std::span<const float> values) const {
-  MUSTER_RETURN_IF_ERROR(check_plan_argument(plan));
+  MUSTER_RETURN_IF_ERROR(check_plan(plan));
   const auto receive = static_cast<std::size_t>(receive_rows_);
   const auto tokens = static_cast<std::size_t>(plan.tokens);
   const auto choices = tokens * static_cast<std::size_t>(options_.shape.top_k);
   if (rows.size() != receive * row_bytes_) {
     return invalid_argument(
-        "rows have " + std::to_string(rows.size()) + " bytes, [receive_rows, hidden] are " +
-        std::to_string(receive * row_bytes_));
+        "rows must be [receive_rows, hidden], ", receive * row_bytes_, " bytes, got ", rows.size());
   }
   if (y.size() != tokens * row_bytes_) {
     return invalid_argument(
-        "y has " + std::to_string(y.size()) + " bytes; the plan is of " + std::to_string(tokens) +
-        " tokens of " + std::to_string(row_bytes_) + " bytes");
+        "y has ", y.size(), " bytes; the plan is of ", tokens, " tokens of ", row_bytes_, " bytes");
   }
   if (!row_values.empty() && row_values.size() != receive) {
     return invalid_argument(
-        std::to_string(row_values.size()) + " row values for " + std::to_string(receive) +
-        " rows: give [receive_rows] or none");
+        row_values.size(), " row values for ", receive, " rows: give [receive_rows] or none");
   }
   if (values.size() != (row_values.empty() ? 0 : choices)) {
     return invalid_argument(
-        std::to_string(values.size()) + " values for " + std::to_string(choices) +
+        values.size(),
+        " values for ",
+        choices,
         " choices: give [tokens, top_k] with row values, and none without");
   }
   const std::byte* own = row(rank_, 0);
@@ -75,7 +75,7 @@ Status Exchange::check_combine(
 
 void Exchange::stage(
     const EpPlan& plan, std::span<const std::byte> rows, std::span<const float> row_values) {
-  const auto used = static_cast<std::size_t>(ep_rows_of(plan, rank_));
+  const auto used = static_cast<std::size_t>(ep_row_count(plan, rank_));
   if (rows.data() != row(rank_, 0)) {
     std::memcpy(row(rank_, 0), rows.data(), used * row_bytes_);
     event_.bytes_local += static_cast<std::int64_t>(used * row_bytes_);
@@ -87,18 +87,18 @@ void Exchange::stage(
   }
 }
 
-// A token's rows on this rank, in the order of its choices, into the first of them.
+// Adds the rows of each token on this rank into the first of them, in the order of its choices.
 void Exchange::sum_duplicates(const EpPlan& plan) {
   if (separate_) {
     return;
   }
   std::int64_t added = 0;
-  for_own_rows(plan, [&](std::int64_t index, std::int32_t link) {
-    added += link < 0 ? 1 : 0;
-    if (link > 0 && options_.type == kernels::FloatType::kBFloat16) {
-      sum_chain<std::uint16_t>(plan, index, link);
-    } else if (link > 0) {
-      sum_chain<float>(plan, index, link);
+  for_own_rows(plan, [&](std::int64_t index, std::int32_t entry) {
+    added += entry < 0 ? 1 : 0;
+    if (entry > 0 && options_.type == kernels::FloatType::kBFloat16) {
+      sum_chain<std::uint16_t>(plan, index, entry);
+    } else if (entry > 0) {
+      sum_chain<float>(plan, index, entry);
     }
   });
   event_.bytes_local += added * static_cast<std::int64_t>(row_bytes_);
@@ -109,7 +109,7 @@ void Exchange::sum_chain(const EpPlan& plan, std::int64_t first, std::int64_t ne
   RowList<T> list;
   for (list.push(typed_row<T>(rank_, first)); next > 0;) {
     list.push(typed_row<T>(rank_, next - 1));
-    next = next_of(plan.links[static_cast<std::size_t>(next - 1)]);
+    next = next_in_chain(plan.row_chain[static_cast<std::size_t>(next - 1)]);
   }
   sum(typed_row<T>(rank_, first), list, static_cast<std::size_t>(options_.hidden));
 }
@@ -145,8 +145,8 @@ void Exchange::pull_firsts(const std::int64_t* destinations, T* y) const {
   }
 }
 
-// The sums that float32 rows have: per rank first, then over ranks. A token's first choice is the
-// first on its rank.
+// The same order of sums as for float32 rows: per rank first, then over ranks. A token's first
+// choice is always the first on its rank.
 void Exchange::pull_separate(const std::int64_t* destinations, std::uint16_t* y) {
   const auto hidden = static_cast<std::size_t>(options_.hidden);
   const int top_k = options_.shape.top_k;
@@ -177,7 +177,7 @@ void Exchange::pull_values(const EpPlan& plan, std::span<float> values) const {
   }
 }
 
-// What was pulled from others came in, what others pulled went out.
+// Counts pulled bytes as received, and bytes that peers pull as sent.
 void Exchange::count_combine(const EpPlan& plan, bool with_values) {
   Sent mine;
   const auto choices = static_cast<std::size_t>(plan.tokens * plan.shape.top_k);
@@ -187,10 +187,10 @@ void Exchange::count_combine(const EpPlan& plan, bool with_values) {
     ++mine.choices[where];
     mine.rows[where] += from.is_first || separate_ ? 1 : 0;
   }
-  Got here;
-  for_own_rows(plan, [&](std::int64_t, std::int32_t link) {
+  Received here;
+  for_own_rows(plan, [&](std::int64_t, std::int32_t entry) {
     ++here.choices;
-    here.rows += link >= 0 || separate_ ? 1 : 0;
+    here.rows += entry >= 0 || separate_ ? 1 : 0;
   });
   const auto row_bytes = static_cast<std::int64_t>(row_bytes_);
   const std::int64_t value_bytes = with_values ? std::int64_t{sizeof(float)} : 0;

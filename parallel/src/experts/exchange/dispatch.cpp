@@ -18,14 +18,12 @@ Status check_dispatch(
   const auto tokens = static_cast<std::size_t>(plan.tokens);
   if (x.size() != tokens * row_bytes) {
     return invalid_argument(
-        "x has " + std::to_string(x.size()) + " bytes; the plan is of " + std::to_string(tokens) +
-        " tokens of " + std::to_string(row_bytes) + " bytes");
+        "x has ", x.size(), " bytes; the plan is of ", tokens, " tokens of ", row_bytes, " bytes");
   }
   const std::size_t choices = tokens * static_cast<std::size_t>(options.shape.top_k);
   if (!gates.empty() && gates.size() != choices) {
     return invalid_argument(
-        std::to_string(gates.size()) + " gates for " + std::to_string(choices) +
-        " choices: give [tokens, top_k] or none");
+        gates.size(), " gates for ", choices, " choices: give [tokens, top_k] or none");
   }
   return {};
 }
@@ -38,22 +36,22 @@ Status Exchange::dispatch(
     std::span<const float> gates,
     EpRows& received,
     Deadline deadline) {
-  const Stopwatch watch{*this, event_.move_ns};
-  Status fits = check_plan_argument(plan);
+  const Stopwatch watch{clock_, barrier_, event_.move_ns};
+  Status fits = check_plan(plan);
   if (fits.ok()) {
     fits = check_dispatch(options_, plan, row_bytes_, x, gates);
   }
-  Record mine = record(Operation::kDispatch, plan.hash);
+  Record mine = make_record(Operation::kDispatch, plan.hash);
   if (fits.ok() && plan.tokens > 0) {
     mine.gates = gates.empty() ? Gates::kNo : Gates::kYes;
   }
-  MUSTER_RETURN_IF_ERROR(meet("dispatch, entry", mine, fits, deadline));
+  MUSTER_RETURN_IF_ERROR(barrier_.validate("dispatch, entry", mine, fits, deadline));
   bool with_gates = true;
   MUSTER_RETURN_IF_ERROR(agree_on_gates(with_gates));
   const Sent sent = push(plan, x, gates);
   clear_padding(plan, with_gates);
   finish_copies();
-  MUSTER_RETURN_IF_ERROR(barrier("dispatch, exit", deadline));
+  MUSTER_RETURN_IF_ERROR(barrier_.wait("dispatch, exit", deadline));
   count_received(expand(plan), sent, with_gates);
   const auto rows = static_cast<std::size_t>(receive_rows_);
   received.rows = {row(rank_, 0), rows * row_bytes_};
@@ -64,20 +62,20 @@ Status Exchange::dispatch(
   return {};
 }
 
-// All ranks see the same records of the meeting that has just been.
+// All ranks see the same records, so all return the same Status.
 Status Exchange::agree_on_gates(bool& with_gates) const {
-  const Record* records = last_records();
+  const std::span<const Record> records = barrier_.records();
   int with = -1;
   int without = -1;
   for (int r = ranks_ - 1; r >= 0; --r) {
-    with = records[r].gates == Gates::kYes ? r : with;
-    without = records[r].gates == Gates::kNo ? r : without;
+    const Gates gates = records[static_cast<std::size_t>(r)].gates;
+    with = gates == Gates::kYes ? r : with;
+    without = gates == Gates::kNo ? r : without;
   }
   with_gates = without < 0;
   if (with >= 0 && without >= 0) {
     return invalid_argument(
-        "dispatch: rank " + std::to_string(with) + " sends gates, rank " + std::to_string(without) +
-        " does not: all ranks do or none");
+        "dispatch: rank ", with, " sends gates, rank ", without, " does not: all ranks do or none");
   }
   return {};
 }
@@ -125,29 +123,29 @@ void Exchange::clear_padding(const EpPlan& plan, bool with_gates) {
   }
 }
 
-// Rows of a token beyond its first were not sent. Returns what this rank has now.
-Exchange::Got Exchange::expand(const EpPlan& plan) {
-  Got got;
-  const auto used = static_cast<std::size_t>(ep_rows_of(plan, rank_));
+// Copies the first row of each token to its further rows on this rank, which were not sent.
+Exchange::Received Exchange::expand(const EpPlan& plan) {
+  Received received;
+  const auto used = static_cast<std::size_t>(ep_row_count(plan, rank_));
   const bool past_cache = used * row_bytes_ >= kPastCacheBytes;
-  for_own_rows(plan, [&](std::int64_t index, std::int32_t link) {
-    ++got.choices;
-    got.rows += link < 0 ? 0 : 1;
-    for (std::int64_t next = link; next > 0;) {
+  for_own_rows(plan, [&](std::int64_t index, std::int32_t entry) {
+    ++received.choices;
+    received.rows += entry < 0 ? 0 : 1;
+    for (std::int64_t next = entry; next > 0;) {
       copy_row(row(rank_, next - 1), row(rank_, index), row_bytes_, past_cache);
-      next = next_of(plan.links[static_cast<std::size_t>(next - 1)]);
+      next = next_in_chain(plan.row_chain[static_cast<std::size_t>(next - 1)]);
     }
   });
   finish_copies();
-  return got;
+  return received;
 }
 
-void Exchange::count_received(const Got& got, const Sent& sent, bool with_gates) {
+void Exchange::count_received(const Received& received, const Sent& sent, bool with_gates) {
   const auto row_bytes = static_cast<std::int64_t>(row_bytes_);
-  event_.bytes_local += (got.choices - got.rows) * row_bytes;
-  event_.bytes_in += (got.rows - sent.rows[0]) * row_bytes;
+  event_.bytes_local += (received.choices - received.rows) * row_bytes;
+  event_.bytes_in += (received.rows - sent.rows[0]) * row_bytes;
   if (with_gates) {
-    event_.bytes_in += (got.choices - sent.choices[0]) * std::int64_t{sizeof(float)};
+    event_.bytes_in += (received.choices - sent.choices[0]) * std::int64_t{sizeof(float)};
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <limits>
 #include <string>
 #include <utility>
@@ -31,16 +32,16 @@ struct Sizes {
             static_cast<std::size_t>(size_bytes(options.type))),
         per_row(receive_rows * sizeof(float)),
         counts(ranks * static_cast<std::size_t>(options.shape.experts) * sizeof(std::int32_t)),
-        records(2 * ranks * sizeof(experts::Record)) {}
+        records(experts::ValidatedBarrier::heap_bytes(ranks)) {}
 
   [[nodiscard]] std::size_t total() const {
-    // What was allocated before may end anywhere.
+    // Earlier allocations may end at any address.
     return kAlignment + round_up(rows) + 3 * round_up(per_row) + round_up(counts) +
            round_up(records);
   }
 
   std::size_t rows;
-  std::size_t per_row;  // weights, values and links each
+  std::size_t per_row;  // weights, values and row_chain each
   std::size_t counts;
   std::size_t records;
 };
@@ -51,16 +52,14 @@ Status check_options(
   const EpShape& shape = options.shape;
   if (shape.ranks != heap.size()) {
     return invalid_argument(
-        "the shape is of " + std::to_string(shape.ranks) + " ranks, the heap of " +
-        std::to_string(heap.size()) + ": give the size of the expert group");
+        "shape.ranks must be the size of the heap's group, ", heap.size(), ", got ", shape.ranks);
   }
   if (options.hidden < 1) {
-    return invalid_argument("hidden is " + std::to_string(options.hidden) + ": at least 1");
+    return invalid_argument("hidden must be at least 1, got ", options.hidden);
   }
   if (options.type != kernels::FloatType::kFloat32 &&
       options.type != kernels::FloatType::kBFloat16) {
-    return invalid_argument(
-        std::string{"rows are float32 or bfloat16, not "} + to_string(options.type));
+    return invalid_argument("type of rows must be float32 or bfloat16, got ", options.type);
   }
   if (options.numerics == EpNumerics::kWireExact && options.type != kernels::FloatType::kBFloat16) {
     return invalid_argument(
@@ -70,8 +69,11 @@ Status check_options(
   if (rows > std::numeric_limits<std::int32_t>::max() - 1 ||
       options.hidden > std::numeric_limits<std::int64_t>::max() / 8 / rows) {
     return invalid_argument(
-        "a receive buffer of " + std::to_string(rows) + " rows of " +
-        std::to_string(options.hidden) + " is too large: fewer tokens_max per rank");
+        "a receive buffer of ",
+        rows,
+        " rows of ",
+        options.hidden,
+        " is too large: fewer tokens_max per rank");
   }
   if (pool != nullptr && !(pool->shape() == shape)) {
     return invalid_argument(
@@ -80,7 +82,7 @@ Status check_options(
   return {};
 }
 
-std::uint64_t hash_of(const EpExchangeOptions& options) {
+std::uint64_t fingerprint(const EpExchangeOptions& options) {
   const EpShape& shape = options.shape;
   const EpBalance& balance = options.balance;
   std::vector<std::int64_t> words{
@@ -120,17 +122,18 @@ Expected<std::unique_ptr<EpExchange>> EpExchange::create(
       {&layout.rows, sizes.rows},
       {&layout.weights, sizes.per_row},
       {&layout.values, sizes.per_row},
-      {&layout.links, sizes.per_row},
+      {&layout.row_chain, sizes.per_row},
       {&layout.counts, sizes.counts},
       {&layout.records, sizes.records},
   }};
   for (const auto& [offset, bytes] : parts) {
     auto place = heap.allocate(bytes, kAlignment);
     if (!place) {
-      return place.status().context(
-          "expert exchange takes " + std::to_string(sizes.total()) +
+      return place.status().context(concat(
+          "expert exchange takes ",
+          sizes.total(),
           " bytes of heap per rank (EpExchange::heap_bytes): make the heap larger or tokens_max "
-          "smaller");
+          "smaller"));
     }
     *offset = *place;
   }
@@ -142,12 +145,21 @@ Expected<std::unique_ptr<EpExchange>> EpExchange::create(
 
 namespace experts {
 
+namespace {
+
+const Clock& clock_or_system(const Clock* clock) {
+  static const SystemClock kSystem;
+  return clock != nullptr ? *clock : kSystem;
+}
+
+}  // namespace
+
 Exchange::Exchange(
     comm::SymmetricHeap& heap, EpPool* pool, const EpExchangeOptions& options, Layout layout)
     : heap_(heap),
-      pool_(pool),
       options_(options),
       layout_(layout),
+      clock_(clock_or_system(options.clock)),
       rank_(heap.rank()),
       ranks_(heap.size()),
       receive_rows_(ep_receive_rows(options.shape, options.balance)),
@@ -155,18 +167,85 @@ Exchange::Exchange(
       separate_(
           options.type == kernels::FloatType::kBFloat16 && options.numerics == EpNumerics::kPlain),
       planner_(options.shape, options.balance),
+      barrier_(
+          heap,
+          layout.records,
+          std::span{event_.wait_ns}.first(static_cast<std::size_t>(ranks_)),
+          clock_),
+      transfer_(heap, pool, options_, barrier_, event_),
       histogram_(static_cast<std::size_t>(options.shape.experts)),
-      next_(static_cast<std::size_t>(ranks_)),
-      token_of_(static_cast<std::size_t>(ranks_)),
+      next_row_(static_cast<std::size_t>(ranks_)),
+      next_token_(static_cast<std::size_t>(ranks_)),
       sum_(static_cast<std::size_t>(options.hidden)),
       partial_(static_cast<std::size_t>(options.hidden)) {}
 
 Status Exchange::agree(Deadline deadline) {
-  return meet(
+  return barrier_.validate(
       "creation of the expert exchange",
-      record(Operation::kCreate, hash_of(options_)),
+      make_record(Operation::kCreate, fingerprint(options_)),
       {},
       deadline);
+}
+
+Status Exchange::prefetch(const EpPlan& plan, const EpLayerMemory& layer, Deadline deadline) {
+  const Stopwatch watch{clock_, barrier_, event_.move_ns};
+  return transfer_.prefetch(plan, layer, check_plan(plan), deadline);
+}
+
+Status Exchange::reduce_gradients(
+    const EpPlan& plan, const EpLayerMemory& layer, Deadline deadline) {
+  const Stopwatch watch{clock_, barrier_, event_.move_ns};
+  return transfer_.reduce_gradients(plan, layer, check_plan(plan), deadline);
+}
+
+Status Exchange::check_plan(const EpPlan& plan) const {
+  if (!(plan.shape == options_.shape)) {
+    return invalid_argument(
+        "the plan is of another shape (",
+        plan.shape.ranks,
+        " ranks, ",
+        plan.shape.experts,
+        " experts, top ",
+        plan.shape.top_k,
+        ") than the exchange (",
+        ranks_,
+        ", ",
+        options_.shape.experts,
+        ", ",
+        options_.shape.top_k,
+        "): make it with this exchange");
+  }
+  if (plan.receive_rows != receive_rows_) {
+    return invalid_argument(
+        "the plan is for buffers of ",
+        plan.receive_rows,
+        " rows, the exchange has ",
+        receive_rows_,
+        ": their balance differs; make it with this exchange");
+  }
+  if (std::cmp_not_equal(plan.row_chain.size(), receive_rows_)) {
+    return invalid_argument(
+        "the plan has a row_chain of ",
+        plan.row_chain.size(),
+        " entries for ",
+        receive_rows_,
+        " rows: a planner's plan cannot move rows, one of make_plan can");
+  }
+  if (plan.rank != rank_) {
+    return invalid_argument(
+        "the plan is of rank ", plan.rank, ", this is rank ", rank_, ": each rank keeps its own");
+  }
+  const std::int64_t choices = plan.tokens * options_.shape.top_k;
+  if (plan.tokens < 0 || plan.tokens > options_.shape.tokens_max ||
+      std::cmp_less(plan.destinations.size(), choices)) {
+    return invalid_argument(
+        "the plan has ",
+        plan.destinations.size(),
+        " destinations for ",
+        plan.tokens,
+        " tokens: it was changed after make_plan");
+  }
+  return {};
 }
 
 EpEvent Exchange::take_event(const EpPlan& plan) {
@@ -186,15 +265,16 @@ EpEvent Exchange::take_event(const EpPlan& plan) {
   return event;
 }
 
-Exchange::Stopwatch::Stopwatch(Exchange& exchange, std::int64_t& total)
-    : exchange_(exchange),
-      total_(total),
-      start_(std::chrono::steady_clock::now()),
-      waited_before_ns_(exchange.waited_ns_) {}
+Stopwatch::Stopwatch(const Clock& clock, const ValidatedBarrier& barrier, std::int64_t& total_ns)
+    : clock_(clock),
+      barrier_(barrier),
+      total_ns_(total_ns),
+      start_(clock.now()),
+      waited_before_ns_(barrier.waited_ns()) {}
 
-Exchange::Stopwatch::~Stopwatch() {
-  const auto lived = std::chrono::steady_clock::now() - start_;
-  total_ += std::chrono::nanoseconds{lived}.count() - (exchange_.waited_ns_ - waited_before_ns_);
+Stopwatch::~Stopwatch() {
+  const std::chrono::nanoseconds elapsed = clock_.now() - start_;
+  total_ns_ += elapsed.count() - (barrier_.waited_ns() - waited_before_ns_);
 }
 
 }  // namespace experts

@@ -1,56 +1,53 @@
-// The exchange of one rank: where things lie in every chunk, how ranks agree, what is counted.
+// The exchange of one rank. Every rank's chunk of the heap holds:
 //
-// Every rank has in its chunk:
-//   rows, weights, values  [receive_rows]: what it got, their gates, what goes home beside rows
-//   links                  [receive_rows]: of the plan being made, written by the tokens' homes
-//   counts                 [R, E]: row r written by rank r
-//   records                [2, R]: what rank r brings to a meeting, two meetings in turn
+//   rows, weights, values  [receive_rows]: received rows, their gates, and the values that return
+//                          with them
+//   row_chain              [receive_rows]: that of the plan being made, written by the ranks that
+//                          own the tokens
+//   counts                 [R, E]: row r is written by rank r
+//   records                those of ValidatedBarrier
 #pragma once
 
+#include "parallel/src/experts/exchange/expert_transfer.h"
+#include "parallel/src/experts/exchange/validated_barrier.h"
+
+#include <muster/common/clock.h>
 #include <muster/parallel/experts/exchange.h>
 
 #include <array>
-#include <chrono>
 
 namespace muster::parallel::experts {
 
-// What a rank is about to do. Ranks that meet must do the same.
-enum class Operation : std::uint32_t {
-  kCreate,
-  kPlanCounts,
-  kPlanTables,
-  kDispatch,
-  kCombine,
-  kCombineWithValues,
-  kPrefetch,
-  kReduce,
-};
-
-[[nodiscard]] const char* name_of(Operation operation);
-
-// Whether gates travel with rows; a rank without tokens cannot tell and follows its peers.
-enum class Gates : std::uint32_t { kNo, kYes, kEither };
-
-struct Record {
-  std::uint64_t hash;
-  Operation operation;
-  Gates gates;
-  std::uint32_t code;  // of the Status with which this rank refuses, 0 otherwise
-  std::array<char, 236> message;
-};
-
-// The n of EpPlan::links: the row of the token's next choice plus 1, or 0.
-[[nodiscard]] inline std::int64_t next_of(std::int32_t link) {
-  return link < 0 ? -std::int64_t{link} - 1 : link;
+// Returns the n of an entry of EpPlan::row_chain: the row of the token's next choice plus 1, or 0.
+[[nodiscard]] inline std::int64_t next_in_chain(std::int32_t entry) {
+  return entry < 0 ? -std::int64_t{entry} - 1 : entry;
 }
 
 struct Layout {
   std::size_t rows{0};
   std::size_t weights{0};
   std::size_t values{0};
-  std::size_t links{0};
+  std::size_t row_chain{0};
   std::size_t counts{0};
   std::size_t records{0};
+};
+
+// Adds the time from construction to destruction, without waits at barriers, to a total.
+class Stopwatch {
+ public:
+  Stopwatch(const Clock& clock, const ValidatedBarrier& barrier, std::int64_t& total_ns);
+  ~Stopwatch();
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+  Stopwatch(Stopwatch&&) = delete;
+  Stopwatch& operator=(Stopwatch&&) = delete;
+
+ private:
+  const Clock& clock_;
+  const ValidatedBarrier& barrier_;
+  std::int64_t& total_ns_;
+  MonotonicTime start_;
+  std::int64_t waited_before_ns_;
 };
 
 class Exchange final : public EpExchange {
@@ -90,24 +87,7 @@ class Exchange final : public EpExchange {
   struct Place {
     int rank;
     std::int64_t row;
-    bool is_first;  // of its token on that rank
-  };
-
-  // Adds the time of its life without waits at barriers.
-  class Stopwatch {
-   public:
-    Stopwatch(Exchange& exchange, std::int64_t& total);
-    ~Stopwatch();
-    Stopwatch(const Stopwatch&) = delete;
-    Stopwatch& operator=(const Stopwatch&) = delete;
-    Stopwatch(Stopwatch&&) = delete;
-    Stopwatch& operator=(Stopwatch&&) = delete;
-
-   private:
-    Exchange& exchange_;
-    std::int64_t& total_;
-    std::chrono::steady_clock::time_point start_;
-    std::int64_t waited_before_ns_;
+    bool is_first;  // the token's first row on that rank
   };
 
   template <typename T>
@@ -130,39 +110,30 @@ class Exchange final : public EpExchange {
     return {static_cast<int>(code / receive_rows_), code % receive_rows_, is_first};
   }
 
-  // --- agreement ---
-  [[nodiscard]] Status barrier(std::string_view phase, Deadline deadline);
-  // A barrier at which every rank says what it brings; all ranks return the same refusal.
-  [[nodiscard]] Status meet(
-      std::string_view phase, const Record& mine, const Status& refusal, Deadline deadline);
-  [[nodiscard]] Status compare(const Record* records) const;
-  [[nodiscard]] const Record* last_records() const;
-  [[nodiscard]] Record record(Operation operation, std::uint64_t hash) const;
-  [[nodiscard]] Status check_plan_argument(const EpPlan& plan) const;
+  [[nodiscard]] Status check_plan(const EpPlan& plan) const;
 
   // --- make_plan ---
   [[nodiscard]] Status count(std::span<const std::int32_t> choices, const EpPlan& plan);
   void publish_counts();
-  void publish_links(const EpPlan& plan);
+  void publish_row_chain(const EpPlan& plan);
 
   // --- dispatch ---
-  // [0] to this rank itself, [1] to others.
+  // Index 0 counts rows to this rank itself, 1 those to other ranks.
   struct Sent {
     std::array<std::int64_t, 2> rows{};
     std::array<std::int64_t, 2> choices{};
   };
 
-  // Rows that were sent to this rank, and those with their copies here.
-  struct Got {
-    std::int64_t rows{0};
-    std::int64_t choices{0};
+  struct Received {
+    std::int64_t rows{0};     // sent to this rank
+    std::int64_t choices{0};  // the same with the copies made on this rank
   };
 
   [[nodiscard]] Status agree_on_gates(bool& with_gates) const;
   Sent push(const EpPlan& plan, std::span<const std::byte> x, std::span<const float> gates);
   void clear_padding(const EpPlan& plan, bool with_gates);
-  Got expand(const EpPlan& plan);
-  void count_received(const Got& got, const Sent& sent, bool with_gates);
+  Received expand(const EpPlan& plan);
+  void count_received(const Received& received, const Sent& sent, bool with_gates);
   template <typename Visit>
   void for_own_rows(const EpPlan& plan, const Visit& visit) const;
 
@@ -185,38 +156,30 @@ class Exchange final : public EpExchange {
   void pull_values(const EpPlan& plan, std::span<float> values) const;
   void count_combine(const EpPlan& plan, bool with_values);
 
-  // --- experts ---
-  [[nodiscard]] Status check_layer(const EpPlan& plan, const EpLayerMemory& layer) const;
-  template <typename Visit>
-  void for_slots(const EpPlan& plan, const Visit& visit) const;
-  void push_expert(const EpLayerMemory& layer, int expert, int peer, int slot);
-  void add_slot_gradients(const EpLayerMemory& layer, int expert, int peer, int slot);
-  void clear_used_slots(const EpPlan& plan);
-  void count_experts(const EpPlan& plan, std::int64_t element_bytes, bool away);
-
   // Constant after construction.
   comm::SymmetricHeap& heap_;
-  EpPool* pool_;
   EpExchangeOptions options_;
   Layout layout_;
+  const Clock& clock_;
   int rank_;
   int ranks_;
   std::int64_t receive_rows_;
   std::size_t row_bytes_;
-  // Rows with a token's others on the same rank cross the wire one by one: their sum has no place
-  // in a bf16 row without rounding.
+  // Each row of a token is sent on its own, because a bf16 row cannot hold their sum without
+  // rounding.
   bool separate_;
 
   EpPlanner planner_;
-  std::uint64_t meetings_{0};
-  bool pulled_{false};  // from peers' rows since the last barrier
   EpEvent event_;
-  std::int64_t waited_ns_{0};
+  ValidatedBarrier barrier_;
+  ExpertTransfer transfer_;
+  std::uint64_t pulled_after_{0};  // barrier_.count() when this rank last pulled peers' rows, or 0
   std::vector<std::int32_t> histogram_;  // [E]
-  std::vector<std::int64_t> next_;      // [R] row of the token's later choice, while links are made
-  std::vector<std::int64_t> token_of_;  // [R] whose `next_` it is
-  std::vector<float> sum_;              // [H]
-  std::vector<float> partial_;          // [H]
+  // [R] while the row chain is written: row of a token's later choice on a rank, and that token.
+  std::vector<std::int64_t> next_row_;
+  std::vector<std::int64_t> next_token_;
+  std::vector<float> sum_;      // [H]
+  std::vector<float> partial_;  // [H]
 };
 
 template <typename Visit>
@@ -225,7 +188,7 @@ void Exchange::for_own_rows(const EpPlan& plan, const Visit& visit) const {
   const std::size_t base = static_cast<std::size_t>(rank_) * groups;
   for (std::size_t g = base; g < base + groups; ++g) {
     for (std::int64_t i = plan.begins[g]; i < plan.begins[g] + plan.group_rows[g]; ++i) {
-      visit(i, plan.links[static_cast<std::size_t>(i)]);
+      visit(i, plan.row_chain[static_cast<std::size_t>(i)]);
     }
   }
 }

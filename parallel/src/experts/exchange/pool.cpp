@@ -24,7 +24,7 @@ Status check_projection(
   const std::string matrix =
       std::to_string(projection.rows) + " x " + std::to_string(projection.cols);
   if (projection.rows < 1 || projection.cols < 1) {
-    return invalid_argument("is " + matrix + ": rows and cols are at least 1");
+    return invalid_argument("rows and cols must be at least 1, got ", matrix);
   }
   const auto local = static_cast<std::size_t>(shape.local_experts());
   for (const kernels::FloatType each : {type, kernels::FloatType::kFloat32}) {
@@ -32,10 +32,17 @@ Status check_projection(
     const std::size_t bytes = local * elements(projection) * size;
     if (bytes % kPage != 0) {
       return invalid_argument(
-          std::to_string(local) + " experts of " + matrix + " " + to_string(each) + " are " +
-          std::to_string(bytes) + " bytes, not a multiple of the heap's granularity " +
-          std::to_string(kPage) + ": make rows * cols a multiple of " +
-          std::to_string(kPage / std::gcd(kPage, local * size)));
+          local,
+          " experts of ",
+          matrix,
+          " ",
+          each,
+          " are ",
+          bytes,
+          " bytes, not a multiple of the heap's granularity ",
+          kPage,
+          ": make rows * cols a multiple of ",
+          kPage / std::gcd(kPage, local * size));
     }
   }
   return {};
@@ -47,18 +54,18 @@ Status check_pool(
     kernels::FloatType weight_type) {
   MUSTER_RETURN_IF_ERROR(check(shape, EpBalance{}));
   if (projections.empty()) {
-    return invalid_argument("no projections: an expert has at least one matrix");
+    return invalid_argument("projections must have at least one entry");
   }
   for (std::size_t p = 0; p < projections.size(); ++p) {
-    MUSTER_RETURN_IF_ERROR(check_projection(shape, projections[p], weight_type)
-                               .context("projection " + std::to_string(p)));
+    MUSTER_RETURN_IF_ERROR(
+        check_projection(shape, projections[p], weight_type).context(concat("projection ", p)));
   }
   return {};
 }
 
 class Pool final : public EpPool {
  public:
-  // Where the slots of one projection lie in every chunk.
+  // Offsets of the slots of one projection in every chunk.
   struct Slots {
     std::size_t weights{0};
     std::size_t gradients{0};
@@ -83,9 +90,14 @@ class Pool final : public EpPool {
     if (home_offsets.size() != projections_.size() ||
         home_gradient_offsets.size() != projections_.size()) {
       return invalid_argument(
-          name + ": " + std::to_string(home_offsets.size()) + " weight and " +
-          std::to_string(home_gradient_offsets.size()) + " gradient offsets for " +
-          std::to_string(projections_.size()) + " projections");
+          name,
+          ": ",
+          home_offsets.size(),
+          " weight and ",
+          home_gradient_offsets.size(),
+          " gradient offsets for ",
+          projections_.size(),
+          " projections");
     }
     EpLayerMemory layer;
     layer.name = std::move(name);
@@ -97,7 +109,7 @@ class Pool final : public EpPool {
       auto weights = map(p, size, home_offsets[p], slots_[p].weights);
       auto gradients = map(p, sizeof(float), home_gradient_offsets[p], slots_[p].gradients);
       for (const Status& status : {weights.status(), gradients.status()}) {
-        MUSTER_RETURN_IF_ERROR(status.context(layer.name + ", projection " + std::to_string(p)));
+        MUSTER_RETURN_IF_ERROR(status.context(concat(layer.name, ", projection ", p)));
       }
       memory.weights = *weights;
       memory.gradients = {
@@ -123,7 +135,7 @@ class Pool final : public EpPool {
   }
 
  private:
-  // Homes back to back, of all ranks or this one's alone, then this rank's slots.
+  // Maps the homes of all ranks, or of this one if compact, back to back, then this rank's slots.
   Expected<std::span<std::byte>> map(
       std::size_t projection, std::size_t size, std::size_t home, std::size_t slots) const {
     const std::size_t expert = elements(projections_[projection]) * size;
@@ -131,9 +143,14 @@ class Pool final : public EpPool {
     const std::size_t slot_bytes = static_cast<std::size_t>(shape_.slot_count()) * expert;
     if (home % kPage != 0 || home + home_bytes > heap_.stride()) {
       return invalid_argument(
-          "home offset " + std::to_string(home) + " of " + std::to_string(home_bytes) +
-          " bytes in a chunk of " + std::to_string(heap_.stride()) +
-          ": allocate it in the heap with alignment " + std::to_string(kPage));
+          "home offset ",
+          home,
+          " of ",
+          home_bytes,
+          " bytes in a chunk of ",
+          heap_.stride(),
+          ": allocate it in the heap with alignment ",
+          kPage);
     }
     std::vector<comm::SymmetricHeap::Piece> pieces;
     for (int peer = 0; peer < shape_.ranks; ++peer) {
@@ -166,7 +183,7 @@ std::size_t EpPool::heap_bytes(
     std::span<const EpProjection> projections,
     kernels::FloatType weight_type) {
   const auto slots = static_cast<std::size_t>(shape.slot_count());
-  std::size_t total = kPage;  // what was allocated before may end anywhere
+  std::size_t total = kPage;  // earlier allocations may end at any address
   for (const EpProjection& projection : projections) {
     const std::size_t count = slots * elements(projection);
     total += round_up(count * static_cast<std::size_t>(size_bytes(weight_type)));
@@ -183,8 +200,10 @@ Expected<std::unique_ptr<EpPool>> EpPool::create(
   MUSTER_RETURN_IF_ERROR(check_pool(shape, projections, weight_type).context("expert pool"));
   if (shape.ranks != heap.size()) {
     return invalid_argument(
-        "expert pool: the shape is of " + std::to_string(shape.ranks) + " ranks, the heap of " +
-        std::to_string(heap.size()) + ": give the size of the expert group");
+        "expert pool: shape.ranks must be the size of the heap's group, ",
+        heap.size(),
+        ", got ",
+        shape.ranks);
   }
   std::vector<Pool::Slots> slots(projections.size());
   const auto count = static_cast<std::size_t>(shape.slot_count());
@@ -194,9 +213,11 @@ Expected<std::unique_ptr<EpPool>> EpPool::create(
     auto weights = heap.allocate(round_up(all * size), kPage);
     auto gradients = heap.allocate(round_up(all * sizeof(float)), kPage);
     for (const Status& status : {weights.status(), gradients.status()}) {
-      MUSTER_RETURN_IF_ERROR(status.context(
-          "expert pool takes " + std::to_string(heap_bytes(shape, projections, weight_type)) +
-          " bytes of heap per rank (EpPool::heap_bytes): make the heap larger or use fewer slots"));
+      MUSTER_RETURN_IF_ERROR(status.context(concat(
+          "expert pool takes ",
+          heap_bytes(shape, projections, weight_type),
+          " bytes of heap per rank (EpPool::heap_bytes): make the heap larger or use fewer "
+          "slots")));
     }
     slots[p] = {*weights, *gradients};
   }

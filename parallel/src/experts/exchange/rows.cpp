@@ -21,7 +21,7 @@ namespace {
 [[gnu::always_inline]] inline std::uint16_t to_bfloat16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t rounded = bits + 0x7FFFU + ((bits >> 16) & 1U);
-  // Rounding could carry a NaN's payload away and leave an infinity.
+  // Rounding could clear a NaN's payload and leave an infinity.
   const bool is_nan = (bits & 0x7FFFFFFFU) > 0x7F800000U;
   return static_cast<std::uint16_t>((is_nan ? (bits | 0x00400000U) : rounded) >> 16);
 }
@@ -54,7 +54,7 @@ void narrow(std::uint16_t* to, const float* from, std::size_t count) {
 
 namespace {
 
-// Elements whose sums wait in registers and the first cache while all rows are added.
+// Number of sums that stay in registers and the first cache while all rows are added.
 constexpr std::size_t kBlock = 128;
 
 [[gnu::always_inline]] inline void sum_block(
@@ -153,7 +153,8 @@ void sum(std::uint16_t* to, const RowList<std::uint16_t>& list, std::size_t coun
 
 namespace {
 
-// 64 bytes, whole lines: the write-combining buffers go out without reading the line first.
+// Whole lines of 64 bytes, so that the write-combining buffers are flushed without reading the
+// line.
 void stream_lines(std::byte* to, const std::byte* from, std::size_t lines) {
   auto* target = reinterpret_cast<__m128i*>(to);                // NOLINT
   const auto* source = reinterpret_cast<const __m128i*>(from);  // NOLINT

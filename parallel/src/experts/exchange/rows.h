@@ -1,4 +1,4 @@
-// Loops over the elements of rows. bf16 travels as std::uint16_t; sums are fp32.
+// Loops over the elements of rows. bf16 elements are std::uint16_t; sums are fp32.
 #pragma once
 
 #include <muster/parallel/experts/plan.h>
@@ -25,7 +25,7 @@ namespace muster::parallel::experts {
   return reinterpret_cast<const std::uint16_t*>(row);  // NOLINT
 }
 
-// What leaves fewer bytes than this behind stays in caches and goes through them.
+// Copies of fewer bytes than this in all stay in the caches and are written through them.
 inline constexpr std::size_t kPastCacheBytes = std::size_t{8} << 20;
 
 // to[i] += from[i]
@@ -34,10 +34,10 @@ void add(float* to, const std::uint16_t* from, std::size_t count);
 
 void widen(float* to, const std::uint16_t* from, std::size_t count);
 
-// Round to nearest even; a NaN stays one.
+// Rounds to nearest even and keeps NaN.
 void narrow(std::uint16_t* to, const float* from, std::size_t count);
 
-// Of one token: at most kEpTopKMax rows.
+// Rows of one token, at most kEpTopKMax.
 template <typename T>
 struct RowList {
   std::array<const T*, kEpTopKMax> rows{};
@@ -51,8 +51,8 @@ struct RowList {
 void sum(float* to, const RowList<float>& list, std::size_t count);
 void sum(std::uint16_t* to, const RowList<std::uint16_t>& list, std::size_t count);
 
-// Whole rows for a reader elsewhere. `past_cache`: the row is not wanted in this core's caches, as
-// when more moves than they hold; `finish_copies` must follow before a barrier.
+// Copies a row that another core will read. With `past_cache` the row bypasses this core's caches,
+// for copies larger than they are; `finish_copies` must follow before a barrier.
 void copy_row(std::byte* to, const std::byte* from, std::size_t bytes, bool past_cache);
 void finish_copies();
 

@@ -1,7 +1,8 @@
 // Expert layers by an ordinary all-to-all: a rank computes whatever its own experts get.
+#include "parallel/src/experts/all_to_all/all_to_all.h"
+
 #include "parallel/src/experts/layer/experts.h"
 
-#include <muster/parallel/experts/all_to_all.h>
 #include <muster/parallel/experts/layer.h>
 
 #include <algorithm>
@@ -108,8 +109,7 @@ class AllToAllLayer final : public ExpertLayer {
     for (std::size_t at = 0; at < choices.size(); ++at) {
       if (choices[at] < 0 || static_cast<std::size_t>(choices[at]) >= experts) {
         return invalid_argument(
-            "choice " + std::to_string(at) + " is expert " + std::to_string(choices[at]) +
-            "; experts are 0 to " + std::to_string(experts - 1));
+            "choice ", at, " is expert ", choices[at], "; experts are 0 to ", experts - 1);
       }
       ++routing_.counts[static_cast<std::size_t>(choices[at])];
     }
@@ -160,7 +160,8 @@ Expected<std::unique_ptr<ExpertLayer>> make_all_to_all_layer(
   MUSTER_RETURN_IF_ERROR(check(exchange.shape, exchange.balance));
   if (exchange.type != kernels::FloatType::kFloat32) {
     return invalid_argument(
-        std::string{"the ordinary all-to-all carries fp32 rows, not "} + to_string(exchange.type) +
+        "the ordinary all-to-all carries fp32 rows, not ",
+        exchange.type,
         "; use the balanced exchange, with balance none if need be");
   }
   return std::unique_ptr<ExpertLayer>{std::make_unique<AllToAllLayer>(ranks, options, weights)};

@@ -13,9 +13,9 @@
 namespace muster::parallel {
 namespace {
 
-// What the layers of a process take turns with.
+// State of the slots that the layers of a process share.
 struct SharedSlots {
-  const void* owner{nullptr};  // the layer whose experts lie in the slots
+  const void* owner{nullptr};  // the layer whose experts the slots hold
 };
 
 struct GroupParts {
@@ -51,12 +51,13 @@ class BalancedLayer final : public ExpertLayer {
       Deadline deadline) override {
     planned_ = false;
     if (parts_.slots.owner == this) {
-      parts_.slots.owner = nullptr;  // another plan, and weights that may have moved
+      parts_.slots.owner = nullptr;  // the plan changes, and weights may have been updated
     }
     EpRows received;
     {
       const Movement movement{*this};
-      static_cast<void>(parts_.exchange.take_event(plan_));  // what an abandoned pass left
+      static_cast<void>(
+          parts_.exchange.take_event(plan_));  // drops the counters of an abandoned pass
       MUSTER_RETURN_IF_ERROR(named(parts_.exchange.make_plan(choices, plan_, deadline)));
       MUSTER_RETURN_IF_ERROR(named(check_slots()));
       MUSTER_RETURN_IF_ERROR(named(parts_.exchange.dispatch(plan_, x, gates, received, deadline)));
@@ -75,7 +76,7 @@ class BalancedLayer final : public ExpertLayer {
       std::span<float> dgates,
       Deadline deadline) override {
     if (!planned_) {
-      return failed_precondition(memory_.name + ": backward without a forward before it");
+      return failed_precondition(memory_.name, ": backward without a forward before it");
     }
     EpRows received;
     {
@@ -98,22 +99,26 @@ class BalancedLayer final : public ExpertLayer {
  private:
   [[nodiscard]] Status named(const Status& status) const { return status.context(memory_.name); }
 
-  // Gradients of an expert that is read from home have no slot to gather in. Every rank has the
-  // same plan and says the same.
+  // Gradients of an expert that is read from home have no slot to accumulate in. Every rank has the
+  // same plan and returns the same Status.
   [[nodiscard]] Status check_slots() const {
     const std::int64_t without = plan_.statistics.overflow_groups;
     if (without == 0) {
       return {};
     }
     return failed_precondition(
-        "the plan leaves " + std::to_string(without) + " experts without one of the " +
-        std::to_string(plan_.shape.slot_count()) +
-        " slots, and training needs one for each; give homes_max times " +
-        std::to_string(plan_.shape.local_experts()) + " slots, or homes_max 1");
+        "the plan leaves ",
+        without,
+        " experts without one of the ",
+        plan_.shape.slot_count(),
+        " slots, and training needs one for each; give homes_max times ",
+        plan_.shape.local_experts(),
+        " slots, or homes_max 1");
   }
 
-  // The slots hold the experts of one layer and one plan: a forward pass always fetches, backward
-  // unless nobody else did in between. All ranks go through the layers in the same order and agree.
+  // The slots hold the experts of one layer and one plan. A forward pass always fetches; a backward
+  // pass fetches if another layer has done so in between. All ranks run the layers in the same
+  // order and therefore agree.
   [[nodiscard]] Status fetch_experts(Deadline deadline) {
     if (plan_.statistics.copies == 0 || parts_.slots.owner == this) {
       return {};
@@ -124,9 +129,9 @@ class BalancedLayer final : public ExpertLayer {
     return {};
   }
 
-  // The receive buffer is used again by the next dispatch of any layer.
+  // Copies the received rows, since the next dispatch of any layer overwrites the receive buffer.
   void keep(const EpRows& received) {
-    const std::int64_t rows = ep_rows_of(plan_, plan_.rank);
+    const std::int64_t rows = ep_row_count(plan_, plan_.rank);
     const EpExchangeOptions& exchange = parts_.options.exchange;
     const auto bytes = static_cast<std::size_t>(rows * exchange.hidden * size_bytes(exchange.type));
     if (bytes != 0) {
@@ -160,7 +165,7 @@ class BalancedLayer final : public ExpertLayer {
   EpPlan plan_;
   bool planned_{false};
   ExpertCompute compute_;
-  std::vector<float> weights_;   // [receive rows] of the plan's rows
+  std::vector<float> weights_;   // [receive rows] gates of the plan's rows
   std::vector<float> dweights_;  // [receive rows]
 };
 
@@ -210,14 +215,16 @@ class BalancedGroup final : public ExpertGroup {
     const std::byte* chunk = heap_->pointer(heap_->rank(), 0);
     if (std::less<>{}(address, chunk) || !std::less<>{}(address, chunk + heap_->stride())) {
       return invalid_argument(
-          layer + ": its expert weights and gradients must lie in memory of ExpertGroup::allocate");
+          layer, ": expert weights and gradients must be in memory of ExpertGroup::allocate");
     }
     const std::size_t offset = heap_->offset_of(memory);
     if (offset % comm::kSymmetricGranularity != 0) {
       return invalid_argument(
-          layer + ": expert memory begins at byte " + std::to_string(offset) +
-          " of the heap, which is not a multiple of " +
-          std::to_string(comm::kSymmetricGranularity) +
+          layer,
+          ": expert memory begins at byte ",
+          offset,
+          " of the heap, which is not a multiple of ",
+          comm::kSymmetricGranularity,
           "; give every expert parameter a size that is");
     }
     return offset;
@@ -241,9 +248,10 @@ Expected<std::unique_ptr<ExpertGroup>> ExpertGroup::create(
   MUSTER_RETURN_IF_ERROR(check(exchange_options.shape, exchange_options.balance));
   if (exchange_options.shape.slot_count() < exchange_options.shape.local_experts()) {
     return invalid_argument(
-        "training needs a slot for every expert of a rank: slots " +
-        std::to_string(exchange_options.shape.slot_count()) + " < " +
-        std::to_string(exchange_options.shape.local_experts()) +
+        "training needs a slot for every expert of a rank: slots ",
+        exchange_options.shape.slot_count(),
+        " < ",
+        exchange_options.shape.local_experts(),
         " experts per rank; leave slots at its default");
   }
   std::vector<EpProjection> projections{

@@ -89,7 +89,7 @@ void ExpertCompute::backward(
   void* up = tensor(up_, ffn_);
   void* activations = tensor(activations_, ffn_);
   void* dup = tensor(dup_, ffn_);
-  // After this the activations are spent and their memory takes their gradient.
+  // The last use of the activations: from here their memory holds their gradient.
   kernels::grouped_wgrad(narrowing, activations, dout, tensors.down_gradient);
   kernels::grouped_dgrad(narrowing, dout, tensors.down, activations, false);
   void* dgate = activations;

@@ -1,5 +1,5 @@
-// What a rank computes on the rows it got: forward and backward of its row groups. Shared by
-// balanced and ordinary expert parallelism.
+// Forward and backward computation on the row groups that a rank received, shared by both
+// movements.
 #pragma once
 
 #include <muster/common/aligned_buffer.h>
@@ -25,10 +25,10 @@ class ExpertCompute {
  public:
   ExpertCompute(kernels::FloatType type, std::int64_t hidden, std::int64_t ffn, int threads);
 
-  // Room for so many rows; keeps what is there when it is enough.
+  // Ensures capacity for `rows`; keeps the buffers if they suffice.
   void reserve(std::int64_t rows);
 
-  // Where the inputs of the rows go, [rows, hidden]: kept until backward.
+  // Buffer for the inputs of the rows, [rows, hidden], kept until backward.
   [[nodiscard]] std::byte* inputs() { return tensor(inputs_, hidden_); }
 
   // out [rows, hidden] = the rows' expert outputs times their weights [rows].
@@ -38,7 +38,7 @@ class ExpertCompute {
       const float* weights,
       void* out);
 
-  // dinputs [rows, hidden] and dweights [rows] overwritten, gradients added to. dinputs may be
+  // Overwrites dinputs [rows, hidden] and dweights [rows], adds to the gradients. dinputs may be
   // dout.
   void backward(
       const kernels::RowGroups& groups,
@@ -61,7 +61,7 @@ class ExpertCompute {
   std::int64_t rows_{0};
   // Kept from forward to backward: inputs, the two projections, the weighted activations.
   AlignedBuffer inputs_, gate_, up_, activations_;
-  AlignedBuffer dup_, second_;  // room of backward
+  AlignedBuffer dup_, second_;  // scratch of backward
 };
 
 }  // namespace muster::parallel

@@ -10,7 +10,7 @@
 namespace muster::parallel {
 namespace {
 
-// fp32 room for one row each; kept by the thread.
+// fp32 buffers of one row each, kept per thread.
 struct Scratch {
   std::array<std::vector<float>, 5> rows;
 
@@ -25,7 +25,7 @@ Scratch& scratch() {
   return rows;
 }
 
-// A row as fp32: where it lies, or widened into `room`.
+// Returns a row as fp32: in place, or widened into `room`.
 const float* read(const ExpertRows& rows, const void* tensor, std::int64_t row, float* room) {
   const std::int64_t begin = row * rows.ffn;
   const auto size = static_cast<std::size_t>(rows.ffn);
@@ -36,7 +36,7 @@ const float* read(const ExpertRows& rows, const void* tensor, std::int64_t row, 
   return room;
 }
 
-// Where a result row is made: in place, or in `room` until write().
+// Returns the buffer for a result row: in place, or `room` until write().
 float* target(const ExpertRows& rows, void* tensor, std::int64_t row, float* room) {
   return rows.type == kernels::FloatType::kFloat32 ? static_cast<float*>(tensor) + row * rows.ffn
                                                    : room;
@@ -50,7 +50,7 @@ void write(const ExpertRows& rows, void* tensor, std::int64_t row, const float* 
 }
 
 float dot(const float* a, const float* b, std::int64_t size) {
-  // Eight sums, so that it vectorises, added up in a fixed order.
+  // Eight sums, added in a fixed order, so that the loop vectorises.
   std::array<float, 8> sums{};
   std::int64_t at = 0;
   for (; at + 8 <= size; at += 8) {

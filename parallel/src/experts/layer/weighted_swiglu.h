@@ -1,4 +1,4 @@
-// Elementwise work on rows of experts, in fp32 whatever they are stored in.
+// Elementwise operations on rows of experts, computed in fp32 for every storage type.
 #pragma once
 
 #include <muster/kernels/low_precision.h>

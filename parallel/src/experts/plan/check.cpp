@@ -1,5 +1,4 @@
-// check_plan: what a plan promises, recomputed from its counts alone and without the planner's
-// code.
+// check_plan: recomputes the invariants of a plan from its counts, without the planner's code.
 #include "parallel/src/experts/plan/work.h"
 
 #include <algorithm>
@@ -102,7 +101,7 @@ class PlanCheck {
                       plan_.ends.size() == per_group && plan_.group_rows.size() == per_group &&
                       plan_.slot_experts.size() == at(ranks_) * at(slots_);
     if (!fits) {
-      return violated("a table has another size than the shape says");
+      return violated("the size of a table does not match the shape");
     }
     if (plan_.receive_rows != ep_receive_rows(plan_.shape, balance_)) {
       return violated("receive_rows ", plan_.receive_rows, " is not that of shape and balance");
@@ -234,7 +233,7 @@ class PlanCheck {
     return {};
   }
 
-  // Groups of experts, and which experts went without a slot.
+  // Groups of experts, and the experts without a slot.
   [[nodiscard]] Status groups(int rank) const {
     const bool compact = plan_.shape.compact;
     const int first_slot = groups_ - slots_;
@@ -307,7 +306,7 @@ class PlanCheck {
       }
       offset = plan_.ends[i];
     }
-    if (offset > plan_.receive_rows || offset != ep_rows_of(plan_, rank)) {
+    if (offset > plan_.receive_rows || offset != ep_row_count(plan_, rank)) {
       return violated(
           "rank ", rank, " has ", offset, " rows, receive_rows is ", plan_.receive_rows);
     }
@@ -337,7 +336,7 @@ class PlanCheck {
       }
       found.overflow_groups += remote - in;
       found.surplus += std::max<Rows>(0, load_before(rank) - capacities_[at(rank)]);
-      found.pad_rows += ep_rows_of(plan_, rank) - load(rank);
+      found.pad_rows += ep_row_count(plan_, rank) - load(rank);
     }
     found.copies_out_max = *std::max_element(out.begin(), out.end());
     const EpPlanStatistics& said = plan_.statistics;
@@ -358,7 +357,8 @@ class PlanCheck {
     return {};
   }
 
-  // Of one rank: in a group's real rows, none twice, a rank's first row of a token sent.
+  // Destinations of one rank: in a group's real rows, distinct, and the first row of a token on
+  // each rank is the one that is sent.
   [[nodiscard]] Status destinations() const {
     const auto top_k = at(plan_.shape.top_k);
     if (plan_.destinations.size() != at(plan_.tokens) * top_k) {

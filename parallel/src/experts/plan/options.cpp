@@ -1,4 +1,4 @@
-// What a planner may be asked for, and the buffers that follow from it.
+// Checks a planner's options and derives the sizes of buffers.
 #include "parallel/src/experts/plan/work.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 constexpr int kExpertsMax = 1 << 20;
 
 Status refuse(const std::string& name, const std::string& value, const std::string& rule) {
-  return invalid_argument("expert parallelism: " + name + " is " + value + ", " + rule);
+  return invalid_argument("expert parallelism: ", name, " is ", value, ", ", rule);
 }
 
 Status refuse(const std::string& name, std::int64_t value, const std::string& rule) {
@@ -50,7 +50,7 @@ Status check_sizes(const EpShape& shape) {
   return {};
 }
 
-// Homes that a rank can receive from.
+// Number of homes that a rank can receive from.
 int homes_of(const EpShape& shape, const EpBalance& balance) {
   return balance.mode == EpBalanceMode::kNone ? 0 : std::min(balance.homes_max, shape.ranks - 1);
 }

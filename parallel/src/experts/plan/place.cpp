@@ -1,4 +1,4 @@
-// Part D: this rank's choices to rows of ranks.
+// Part D: maps this rank's choices to rows of ranks.
 #include "parallel/src/experts/plan/work.h"
 
 #include <algorithm>
@@ -20,16 +20,19 @@ Status check_call(const EpPlanWork& work, int rank, std::size_t choices, const E
         "it with the same EpShape and EpBalance");
   }
   if (rank < 0 || rank >= shape.ranks) {
-    return invalid_argument(
-        "expert parallelism: rank " + std::to_string(rank) + ", there are " +
-        std::to_string(shape.ranks));
+    return invalid_argument("expert parallelism: rank ", rank, ", there are ", shape.ranks);
   }
   const std::size_t most = static_cast<std::size_t>(shape.tokens_max) * at(shape.top_k);
   if (choices % at(shape.top_k) != 0 || choices > most) {
     return invalid_argument(
-        "expert parallelism: rank " + std::to_string(rank) + " has " + std::to_string(choices) +
-        " choices, must be top_k " + std::to_string(shape.top_k) + " times at most tokens_max " +
-        std::to_string(shape.tokens_max));
+        "expert parallelism: rank ",
+        rank,
+        " has ",
+        choices,
+        " choices, must be top_k ",
+        shape.top_k,
+        " times at most tokens_max ",
+        shape.tokens_max);
   }
   return {};
 }
@@ -40,10 +43,16 @@ Status bad_choice(const EpPlanWork& work, int rank, std::span<const std::int32_t
   });
   const std::int64_t index = first - choices.begin();
   return invalid_argument(
-      "expert parallelism: rank " + std::to_string(rank) + ", token " +
-      std::to_string(index / work.shape.top_k) + ", choice " +
-      std::to_string(index % work.shape.top_k) + " is expert " + std::to_string(*first) +
-      ", must be 0.." + std::to_string(work.shape.experts - 1));
+      "expert parallelism: rank ",
+      rank,
+      ", token ",
+      index / work.shape.top_k,
+      ", choice ",
+      index % work.shape.top_k,
+      " is expert ",
+      *first,
+      ", must be 0..",
+      work.shape.experts - 1);
 }
 
 // Counts the choices and compares with the rank's row of the plan.
@@ -62,16 +71,21 @@ Status check_choices(
   const auto [counted, planned] = std::mismatch(histogram, histogram + experts, counts);
   if (counted != histogram + experts) {
     return invalid_argument(
-        "expert parallelism: rank " + std::to_string(rank) + " chose expert " +
-        std::to_string(counted - histogram) + " " + std::to_string(*counted) +
-        " times and its counts say " + std::to_string(*planned) +
+        "expert parallelism: rank ",
+        rank,
+        " chose expert ",
+        counted - histogram,
+        " ",
+        *counted,
+        " times, but its counts contain ",
+        *planned,
         ": the plan was made for other choices");
   }
   return {};
 }
 
-// Rows of an expert are numbered by (rank, token, choice) and dealt to the ranks that compute it in
-// ascending order. Points the cursor at row `index`.
+// Points the cursor at row `index`. Rows of an expert are numbered by (rank, token, choice) and
+// assigned in ascending order to the ranks that compute it.
 void seek(const EpPlan& plan, int expert, std::int64_t index, EpCursor& cursor) {
   const int experts = plan.shape.experts;
   const int groups = plan.shape.group_count();
@@ -89,7 +103,7 @@ void seek(const EpPlan& plan, int expert, std::int64_t index, EpCursor& cursor) 
   }
 }
 
-// Its rows at the next rank.
+// Moves the cursor to the rows at the next rank.
 void advance(const EpPlan& plan, int expert, EpCursor& cursor) {
   std::int64_t before = 0;
   for (int rank = 0; rank <= cursor.rank; ++rank) {
@@ -115,10 +129,10 @@ void point_cursors(EpPlanWork& work, int rank, const EpPlan& plan) {
   }
 }
 
-// Which ranks a token has a row at.
+// Set of ranks with a row of the token.
 class Seen {
  public:
-  // True the first time.
+  // Returns true the first time.
   bool add(int rank) {
     std::uint64_t& word = words_[at(rank >> 6)];
     const std::uint64_t bit = std::uint64_t{1} << (static_cast<unsigned>(rank) & 63U);

@@ -33,7 +33,7 @@ EpPlan::EpPlan(const EpShape& plan_shape, const EpBalance& balance)
   destinations.reserve(static_cast<std::size_t>(plan_shape.tokens_max) * at(plan_shape.top_k));
 }
 
-std::int64_t ep_rows_of(const EpPlan& plan, int rank) {
+std::int64_t ep_row_count(const EpPlan& plan, int rank) {
   return plan.ends[at(rank + 1) * at(plan.shape.group_count()) - 1];
 }
 
@@ -122,13 +122,15 @@ Status EpPlanner::place(int rank, std::span<const std::int32_t> choices, EpPlan&
 Status EpPlanner::set_speeds(std::span<const double> speeds) {
   const EpShape& shape = work_->shape;
   MUSTER_RETURN_IF_ERROR(check_speeds(shape.ranks, speeds));
-  std::vector<std::int64_t>& weights = work_->excess;  // scratch of a plan
+  std::vector<std::int64_t>& weights = work_->excess;  // reused as scratch
   const std::int64_t sum = ep_weights(shape.ranks, speeds, weights);
   const std::int64_t needed = ep_capacity_of(shape, weights, sum);
   if (work_->balance.mode != EpBalanceMode::kNone && needed > work_->exact_capacity_max) {
     return invalid_argument(
-        "expert parallelism: these speeds give one rank up to " + std::to_string(needed) +
-        " rows and buffers have room for " + std::to_string(work_->exact_capacity_max) +
+        "expert parallelism: these speeds give one rank up to ",
+        needed,
+        " rows and buffers have room for ",
+        work_->exact_capacity_max,
         ": even them out, or construct with a larger capacity_max");
   }
   std::copy(weights.begin(), weights.end(), work_->weights.begin());

@@ -1,4 +1,4 @@
-// Parts A and B: how many rows leave a home, to which rank, of which experts.
+// Parts A and B: numbers of rows that leave a home, their ranks and their experts.
 #include "parallel/src/experts/plan/work.h"
 
 #include <algorithm>
@@ -19,8 +19,8 @@ std::size_t at(int index) {
   return static_cast<std::size_t>(index);
 }
 
-// Largest remainders: floor(rows * weight / sum), and one more for the ranks whose share was cut
-// most, the lower rank first. With equal weights floor(rows / R) + [r < rows mod R].
+// Largest remainders: floor(rows * weight / sum), and one more for the ranks with the largest
+// remainders, the lower rank first. With equal weights floor(rows / R) + [r < rows mod R].
 void apportion(EpPlanWork& work) {
   std::vector<std::int64_t>& cut = work.excess;  // scratch until quotas are found
   std::int64_t rest = work.rows;
@@ -44,7 +44,7 @@ void add_quota(EpPlanWork& work, int home, int rank, std::int64_t rows) {
   ++work.quota_steps;
 }
 
-// Above capacity, with the most rows of its own.
+// Finds the home above capacity that has the most rows.
 int richest_home(const EpPlanWork& work) {
   int best = -1;
   for (int rank = 0; rank < work.shape.ranks; ++rank) {
@@ -57,14 +57,18 @@ int richest_home(const EpPlanWork& work) {
 
 Status too_few_homes(const EpPlanWork& work, int rank, std::int64_t needed) {
   return failed_precondition(
-      "expert parallelism: rank " + std::to_string(rank) + " has room for " +
-      std::to_string(needed) + " more rows and no single home can fill it (homes_max " +
-      std::to_string(work.balance.homes_max) + "): raise homes_max, or even out the speeds");
+      "expert parallelism: rank ",
+      rank,
+      " has room for ",
+      needed,
+      " more rows and no single home can fill it (homes_max ",
+      work.balance.homes_max,
+      "): raise homes_max, or even out the speeds");
 }
 
-// The exact plan. A home may go below its capacity and become a receiver later: that is what lets
-// one home fill a receiver. With capacities that differ a home can be too small for that; then the
-// one with most rows is taken, and a second only where homes_max allows it.
+// The exact plan. A home may drop below its capacity and become a receiver later, so that one home
+// can fill a receiver. If capacities differ, a home may be too small for that; then the home with
+// the most rows is taken, and a second one only if homes_max allows it.
 Status find_exact(EpPlanWork& work) {
   work.quotas.clear();
   work.quota_steps = 0;
@@ -93,8 +97,8 @@ Status find_exact(EpPlanWork& work) {
   }
 }
 
-// Only ranks above (1 + tolerance) capacity send, what is above it; the emptiest takes. False when
-// receivers run out, each taking from one home only.
+// Ranks above (1 + tolerance) capacity send their surplus to the emptiest rank. Returns false if
+// receivers, each of which takes from one home only, run out.
 bool find_tolerant(EpPlanWork& work) {
   work.quotas.clear();
   work.quota_steps = 0;
@@ -121,7 +125,7 @@ bool find_tolerant(EpPlanWork& work) {
   }
 }
 
-// The quota that is largest, the lower rank on ties.
+// Finds the largest quota, on ties that of the lower rank.
 EpQuota& largest(std::vector<EpQuota>& quotas) {
   return *std::max_element(quotas.begin(), quotas.end(), [](const EpQuota& a, const EpQuota& b) {
     return a.rows < b.rows || (a.rows == b.rows && a.rank > b.rank);

@@ -12,9 +12,7 @@ Status check_layer(const EpLayerShape& layer) {
   MUSTER_RETURN_IF_ERROR(check(layer.shape, layer.balance));
   constexpr std::int64_t kMost = std::int64_t{1} << 24;
   const auto refuse = [](const std::string& name, std::int64_t value) {
-    return invalid_argument(
-        "expert parallelism: " + name + " is " + std::to_string(value) + ", must be 1.." +
-        std::to_string(kMost));
+    return invalid_argument("expert parallelism: ", name, " is ", value, ", must be 1..", kMost);
   };
   if (layer.hidden < 1 || layer.hidden > kMost) {
     return refuse("hidden", layer.hidden);
@@ -24,7 +22,8 @@ Status check_layer(const EpLayerShape& layer) {
   }
   if (layer.projections < 1 || layer.projections > 16) {
     return invalid_argument(
-        "expert parallelism: projections is " + std::to_string(layer.projections) +
+        "expert parallelism: projections is ",
+        layer.projections,
         ", must be 1..16 matrices per expert");
   }
   return {};

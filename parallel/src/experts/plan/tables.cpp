@@ -1,5 +1,5 @@
 // Count sums, and part C: the tables of every rank from the moves. The loops over [R, E] and
-// [R, groups] are where a plan's time goes; this file is compiled so that they become vector code.
+// [R, groups] take most of a plan's time; this file is compiled so that they become vector code.
 #include "parallel/src/experts/plan/work.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ std::size_t at(int index) {
 
 struct CountRow {
   Rows sum{0};
-  std::int32_t signs{0};  // negative when a count is
+  std::int32_t signs{0};  // negative if a count is
 };
 
 // Adds one rank's counts to the totals.
@@ -39,20 +39,22 @@ Status bad_counts(
     const auto first =
         std::find_if(counts.begin(), counts.end(), [](std::int32_t count) { return count < 0; });
     return invalid_argument(
-        of + " say " + std::to_string(*first) + " rows for expert " +
-        std::to_string(first - counts.begin()) + "; a count is never negative");
+        of, " must not be negative, got ", *first, " rows for expert ", first - counts.begin());
   }
   if (row.sum % shape.top_k != 0) {
-    return invalid_argument(
-        of + " sum to " + std::to_string(row.sum) + ", not a multiple of top_k " +
-        std::to_string(shape.top_k));
+    return invalid_argument(of, " sum to ", row.sum, ", not a multiple of top_k ", shape.top_k);
   }
   return invalid_argument(
-      of + " sum to " + std::to_string(row.sum) + ", more than tokens_max " +
-      std::to_string(shape.tokens_max) + " times top_k " + std::to_string(shape.top_k));
+      of,
+      " sum to ",
+      row.sum,
+      ", more than tokens_max ",
+      shape.tokens_max,
+      " times top_k ",
+      shape.top_k);
 }
 
-// The tables of one rank, walked in the order of its groups.
+// Writes the tables of one rank in the order of its groups.
 class RankTables {
  public:
   RankTables(const EpPlanWork& work, EpPlan& plan, int rank)
@@ -70,7 +72,7 @@ class RankTables {
     next_ = group + 1;
   }
 
-  // Groups [first, first + count) at once.
+  // Writes groups [first, first + count).
   void place_all(int first, const Rows* rows, int count) {
     skip_to(first);
     Rows offset = offset_;
@@ -153,7 +155,7 @@ void write_rank(EpPlanWork& work, EpPlan& plan, int rank) {
   const int used = choose_slots(work, rank);
   const int moves = static_cast<int>(work.remote.size());
   RankTables tables{work, plan, rank};
-  int next = used;  // overflow groups are expert ids: some lie before home, some after
+  int next = used;  // overflow groups are expert ids, some before home and some after
   const auto overflow_until = [&](int expert) {
     for (; next < moves && work.remote[at(next)].expert < expert; ++next) {
       const EpMove& move = work.remote[at(next)];
@@ -188,8 +190,7 @@ Status sum_counts(EpPlanWork& work, std::span<const std::int32_t> counts) {
   const std::size_t size = at(shape.ranks) * at(shape.experts);
   if (counts.size() != size) {
     return invalid_argument(
-        "expert parallelism: " + std::to_string(counts.size()) +
-        " counts, must be ranks * experts = " + std::to_string(size));
+        "expert parallelism: ", counts.size(), " counts, must be ranks * experts = ", size);
   }
   std::fill(work.totals.begin(), work.totals.end(), 0);
   work.rows = 0;
@@ -216,7 +217,7 @@ Status sum_counts(EpPlanWork& work, std::span<const std::int32_t> counts) {
 
 namespace {
 
-// max / mean of `ranks` or experts that share `sum`; 1 of nothing.
+// max / mean of `ranks` or experts that share `sum`; 1 if the sum is zero.
 double imbalance(Rows most, Rows sum, int count) {
   return sum == 0 ? 1 : static_cast<double>(most) * count / static_cast<double>(sum);
 }
@@ -256,7 +257,7 @@ void write_tables(EpPlanWork& work, std::span<const std::int32_t> counts, EpPlan
   for (int rank = 0; rank < work.shape.ranks; ++rank) {
     write_rank(work, plan, rank);
   }
-  plan.statistics.pad_rows -= work.rows;  // they were counted with the real ones
+  plan.statistics.pad_rows -= work.rows;  // pad_rows counted them with the real ones
   finish_statistics(work, plan.statistics);
 }
 

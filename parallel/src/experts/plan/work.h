@@ -1,5 +1,5 @@
-// The planner's scratch and its parts, in the order in which a plan goes through them. All of it is
-// allocated by the constructor; the parts only write into it.
+// Scratch memory of the planner and its parts, in order of execution. The constructor allocates all
+// of it; the parts only write to it.
 //
 // Letters as in docs/concepts/experts.md: A quotas between ranks, B experts of a quota, C tables, D
 // destinations.
@@ -28,16 +28,16 @@ struct EpQuota {
   std::int64_t rows{0};
 };
 
-// `rank` computes `rows` rows of `expert`, which is at home elsewhere. A (rank, expert) pair comes
+// `rank` computes `rows` rows of `expert`, whose home is another rank. A (rank, expert) pair occurs
 // once.
 struct EpMove {
   int rank{0};
   int expert{0};
   std::int64_t rows{0};
-  int next{-1};  // of the same rank, -1: last
+  int next{-1};  // next move of the same rank, or -1
 };
 
-// Where the next row of an expert goes.
+// Destination of the next row of an expert.
 struct EpCursor {
   std::int64_t place{0};
   std::int64_t left{0};  // rows that still fit at `rank`
@@ -78,11 +78,11 @@ struct EpPlanWork {
   int slots{0};
   int groups{0};
   std::int64_t receive_rows{0};
-  std::int64_t exact_capacity_max{0};  // what set_speeds has room for
+  std::int64_t exact_capacity_max{0};  // limit of set_speeds
   std::int64_t tolerance_ppm{0};
   FixedDivisor padding{1};
 
-  std::vector<std::int64_t> weights;  // [R] of kEpWeightOne
+  std::vector<std::int64_t> weights;  // [R] in units of 1 / kEpWeightOne
   std::int64_t weight_sum{0};
 
   // A
@@ -91,7 +91,7 @@ struct EpPlanWork {
   std::vector<std::int64_t> capacities;  // [R]
   std::vector<std::int64_t> excess;      // [R] above capacity
   std::vector<std::int64_t> own;         // [R] rows of a home's experts that it keeps so far
-  std::vector<int> homes;                // [R] how many a rank receives from
+  std::vector<int> homes;                // [R] number that a rank receives from
   std::vector<EpQuota> quotas;
   std::int64_t rows{0};  // of all ranks
   std::int64_t quota_steps{0};
@@ -116,22 +116,22 @@ std::int64_t ep_weights(int ranks, std::span<const double> speeds, std::span<std
 // kInvalidArgument unless `speeds` are [ranks] finite numbers, none negative and one positive.
 [[nodiscard]] Status check_speeds(int ranks, std::span<const double> speeds);
 
-// The most rows that any rank computes under `balance` when all have tokens_max, without padding.
+// Returns the most rows that any rank computes under `balance` if all have tokens_max, unpadded.
 [[nodiscard]] std::int64_t ep_capacity_max(const EpShape& shape, const EpBalance& balance);
 
-// The same without the tolerance, and whatever the mode.
+// The same without the tolerance, for every mode.
 [[nodiscard]] std::int64_t ep_exact_capacity_max(const EpShape& shape, const EpBalance& balance);
 
-// The most rows that any rank computes with these weights when all have tokens_max.
+// Returns the most rows that any rank computes with these weights if all have tokens_max.
 [[nodiscard]] std::int64_t ep_capacity_of(
     const EpShape& shape, std::span<const std::int64_t> weights, std::int64_t weight_sum);
 
 [[nodiscard]] std::int64_t ep_tolerance_ppm(const EpBalance& balance);
 
-// Reads counts [R, E] into totals, loads and rows; kInvalidArgument when they cannot be.
+// Reads counts [R, E] into totals, loads and rows. kInvalidArgument if they are inconsistent.
 [[nodiscard]] Status sum_counts(EpPlanWork& work, std::span<const std::int32_t> counts);
 
-// A: capacities, then quotas. kFailedPrecondition when unequal capacities need more homes than
+// A: capacities, then quotas. kFailedPrecondition if unequal capacities need more homes than
 // allowed.
 [[nodiscard]] Status find_quotas(EpPlanWork& work);
 

@@ -12,7 +12,7 @@ namespace muster::parallel {
 
 namespace {
 
-// Room of a thread for a number of each expert.
+// Buffer of one number per expert, kept per thread.
 template <typename Number>
 std::vector<Number>& expert_room(std::int64_t experts) {
   thread_local std::vector<Number> room;
@@ -21,7 +21,7 @@ std::vector<Number>& expert_room(std::int64_t experts) {
 }
 
 // Sum over tokens and experts of weights[e] * p[t, e], p the scores normalised to sum 1, and
-// dlogits += scale * its gradient. A token whose scores have all underflowed counts nothing.
+// dlogits += scale * its gradient. A token whose scores have all underflowed contributes nothing.
 template <typename T>
 double weighted_probabilities(
     const RouterOptions& options,
@@ -109,7 +109,7 @@ double sequence_loss(
       "a router's scores and choices must have the sizes of its options");
   check_gradient(scores, dlogits);
   std::vector<double>& weights = expert_room<double>(options.experts);
-  // Of one choice in the loss: f_e, the mean over the tokens of P_e and that over the sequences.
+  // Weight of one choice in the loss: f_e, with the means over tokens and over sequences.
   const double weight = static_cast<double>(options.experts) /
                         static_cast<double>(options.top_k * sequence) / static_cast<double>(tokens);
   double loss = 0;

@@ -1,4 +1,4 @@
-// Choice of experts, gates, and their way back.
+// Choice of experts, gates, and their gradients.
 
 #include <muster/common/check.h>
 #include <muster/kernels/row_ops.h>
@@ -15,7 +15,7 @@ namespace {
 
 template <typename T>
 T sigmoid(T x) {
-  // Either way the argument of exp is not above 0.
+  // In both branches the argument of exp is at most 0.
   return x < 0 ? std::exp(x) / (1 + std::exp(x)) : 1 / (1 + std::exp(-x));
 }
 
@@ -28,7 +28,7 @@ void score(const RouterOptions& options, std::int64_t tokens, const T* logits, T
   }
 }
 
-// NaN before all numbers, so that it is chosen and seen.
+// Orders NaN before all numbers, so that it is chosen and visible.
 template <typename T>
 bool precedes(T a, T b) {
   return a > b || (std::isnan(a) && !std::isnan(b));
@@ -61,8 +61,8 @@ T log_sigmoid(T x) {
   return std::min(x, T{0}) - std::log1p(std::exp(-std::abs(x)));
 }
 
-// Sum 1, from the logarithms of the scores up to a constant: safe where the scores themselves have
-// underflowed to 0.
+// Normalises to sum 1 from the logarithms of the scores up to a constant, so that it works if the
+// scores have underflowed to 0.
 template <typename T, typename Logarithm>
 void softmax_of_chosen(
     const std::int32_t* chosen, std::int64_t top_k, const Logarithm& logarithm, T* gates) {
@@ -129,7 +129,8 @@ void gate(
   std::for_each(gates, gates + options.top_k, [&](T& value) { value *= scale; });
 }
 
-// Every gate depends on the chosen logits alone: what the other experts put into a softmax cancels.
+// Every gate depends on the chosen logits alone: the terms of the other experts in a softmax
+// cancel.
 template <typename T>
 void renormalised_backward(
     const RouterOptions& options,

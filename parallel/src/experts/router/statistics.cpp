@@ -1,4 +1,4 @@
-// What is known of the load of experts, and the bias that evens it.
+// Statistics of the load of experts, and the bias that evens it out.
 #include <muster/common/check.h>
 #include <muster/parallel/experts/router.h>
 
@@ -15,7 +15,7 @@ double mean_of(std::span<const double> values) {
   return values.empty() ? 0 : sum / static_cast<double>(values.size());
 }
 
-// Of the scores of one token, normalised to sum 1: log S - (sum s log s) / S.
+// Entropy of the scores of one token, normalised to sum 1: log S - (sum s log s) / S.
 template <typename T>
 double entropy_of(const T* scores, std::int64_t experts) {
   double total = 0;

@@ -9,7 +9,7 @@ namespace muster::parallel {
 namespace {
 
 constexpr std::size_t kHashBytes = 8;
-constexpr int kShortExperts = 65'536;  // choices of so many take two bytes
+constexpr int kShortExperts = 65'536;  // choices among at most this many take two bytes
 
 std::size_t size(std::int64_t count) {
   return static_cast<std::size_t>(count);
@@ -21,8 +21,8 @@ bool is_intact(std::span<const std::byte> bytes) {
   return hash == hash64(bytes.first(bytes.size() - kHashBytes));
 }
 
-// Sets the length, its complement after it where there is one, and the hash. The complement tells a
-// file that ends inside a record from a length that is damaged.
+// Sets the length, its complement if the prefix has one, and the hash. The complement distinguishes
+// a file that ends inside a record from a damaged length.
 void finish(std::vector<std::byte>& bytes, std::size_t size_offset, bool complemented) {
   const auto whole = static_cast<std::uint32_t>(bytes.size() + kHashBytes);
   std::memcpy(bytes.data() + size_offset, &whole, sizeof(whole));
@@ -35,7 +35,7 @@ void finish(std::vector<std::byte>& bytes, std::size_t size_offset, bool complem
   std::memcpy(bytes.data() + whole - kHashBytes, &hash, kHashBytes);
 }
 
-// The fields in one order for both ways.
+// Visits the fields in the order used for reading and writing.
 template <typename Statistics, typename Visit>
 void visit_statistics(Statistics& statistics, const Visit& visit) {
   visit(statistics.rows);
@@ -102,7 +102,7 @@ Expected<EpTraceHeader> decode_header(std::span<const std::byte> bytes) {
   const auto speeds = in.take<std::uint32_t>();
   if (mode < 0 || mode > static_cast<std::int32_t>(EpBalanceMode::kTolerant) ||
       speeds > kEpRanksMax) {
-    return data_loss("its header says balance mode " + std::to_string(mode));
+    return data_loss("its header contains balance mode ", mode);
   }
   balance.mode = static_cast<EpBalanceMode>(mode);
   balance.speeds.resize(speeds);
@@ -111,7 +111,7 @@ Expected<EpTraceHeader> decode_header(std::span<const std::byte> bytes) {
     return data_loss("its header has another length than its fields");
   }
   if (const Status status = check(shape, balance); !status.ok()) {
-    return data_loss("its header cannot be: " + status.message());
+    return data_loss("its header cannot be: ", status.message());
   }
   return header;
 }

@@ -1,4 +1,4 @@
-// The bytes of a trace: fields one after the other, little-endian whatever the machine.
+// Encoding of a trace: fields without gaps, little-endian on every machine.
 #pragma once
 
 #include <muster/parallel/experts/trace.h>
@@ -15,8 +15,7 @@
 
 namespace muster::parallel {
 
-static_assert(
-    std::endian::native == std::endian::little, "trace fields are copied as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "trace fields are copied from memory");
 
 inline constexpr std::array<char, 8> kEpTraceMagic{'M', 'U', 'S', 'T', 'E', 'R', 'E', 'P'};
 inline constexpr std::uint32_t kEpTraceVersion = 1;
@@ -47,7 +46,7 @@ class TraceBytes {
   std::vector<std::byte>& bytes_;
 };
 
-// Takes fields until the bytes end; then ok() is false and values are 0.
+// Reads fields until the bytes end; then ok() is false and values are 0.
 class TraceFields {
  public:
   explicit TraceFields(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -84,7 +83,7 @@ class TraceFields {
 
 void encode_header(const EpTraceHeader& header, std::vector<std::byte>& bytes);
 
-// `bytes`: the whole header. A Status without the file's name.
+// Decodes the whole header in `bytes`. The Status does not name the file.
 [[nodiscard]] Expected<EpTraceHeader> decode_header(std::span<const std::byte> bytes);
 
 void encode_record(
@@ -94,14 +93,14 @@ void encode_record(
     std::span<const std::int32_t> choices,
     std::vector<std::byte>& bytes);
 
-// `bytes`: the whole record. False with `why` when it is not one of this header.
+// Decodes the whole record in `bytes`. Returns false with `why` if it does not match this header.
 [[nodiscard]] bool decode_record(
     const EpTraceHeader& header,
     std::span<const std::byte> bytes,
     EpTraceRecord& record,
     std::string& why);
 
-// No record of this header is larger.
+// Size of the largest record of this header.
 [[nodiscard]] std::int64_t record_bytes_max(const EpTraceHeader& header);
 
 }  // namespace muster::parallel

@@ -15,7 +15,7 @@ namespace muster::parallel {
 
 namespace {
 
-// Fewer than asked for at the end of the file.
+// Reads fewer bytes at the end of the file.
 Expected<std::size_t> read_at(
     int fd, std::int64_t offset, std::span<std::byte> into, const std::string& name) {
   std::size_t done = 0;
@@ -37,7 +37,7 @@ Expected<std::size_t> read_at(
 }
 
 Status no_trace(const std::string& name, const std::string& why) {
-  return data_loss(name + ": " + why + "; give a file that EpTraceWriter wrote");
+  return data_loss(name, ": ", why, "; give a file that EpTraceWriter wrote");
 }
 
 constexpr std::uint32_t kHeaderBytesMax = 4096;
@@ -54,8 +54,12 @@ Expected<EpTraceHeader> read_header(int fd, const std::string& name, std::int64_
   const auto size = fields.take<std::uint32_t>();
   if (version != kEpTraceVersion) {
     return version_mismatch(
-        name + ": version " + std::to_string(version) + " of the trace format, this build reads " +
-        std::to_string(kEpTraceVersion) + "; use the build that wrote it");
+        name,
+        ": version ",
+        version,
+        " of the trace format, this build reads ",
+        kEpTraceVersion,
+        "; use the build that wrote it");
   }
   if (size > kHeaderBytesMax || size < kEpTracePrefixBytes) {
     return no_trace(name, "its header is damaged (" + std::to_string(size) + " bytes long)");
@@ -100,7 +104,7 @@ Expected<EpTraceReader> EpTraceReader::open(const std::filesystem::path& path) {
   reader.name_ = path.string();
   reader.file_ = FileDescriptor{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   if (!reader.file_.valid()) {
-    return errno == ENOENT ? not_found(reader.name_ + ": no such file")
+    return errno == ENOENT ? not_found(reader.name_, ": no such file")
                            : io_error(reader.name_, errno);
   }
   MUSTER_ASSIGN_OR_RETURN(reader.size_, size_of(reader.file_.get(), reader.name_));
@@ -111,9 +115,20 @@ Expected<EpTraceReader> EpTraceReader::open(const std::filesystem::path& path) {
 
 Status EpTraceReader::damaged(const std::string& why) const {
   return data_loss(
-      name_ + ": record " + std::to_string(records_) + ", at byte " + std::to_string(offset_) +
-      ", is damaged: " + why + ". 'truncate -s " + std::to_string(offset_) + " " + name_ +
-      "' keeps the " + std::to_string(records_) + (records_ == 1 ? " record" : " records") +
+      name_,
+      ": record ",
+      records_,
+      ", at byte ",
+      offset_,
+      ", is damaged: ",
+      why,
+      ". 'truncate -s ",
+      offset_,
+      " ",
+      name_,
+      "' keeps the ",
+      records_,
+      (records_ == 1 ? " record" : " records"),
       " before it");
 }
 
@@ -152,7 +167,7 @@ Expected<bool> EpTraceReader::next(EpTraceRecord& record) {
 // --- writer
 // ----------------------------------------------------------------------------------------
 
-// Only what a crash leaves is forgiven: a last record that is cut.
+// Accepts only the damage that a crash leaves: an incomplete last record.
 Expected<std::int64_t> EpTraceReader::end_of_records() {
   EpTraceRecord record;
   while (true) {
@@ -171,12 +186,18 @@ Expected<EpTraceWriter> EpTraceWriter::open(
   MUSTER_RETURN_IF_ERROR(check(header.shape, header.balance));
   if (options.every < 1 || options.bytes_max < 1) {
     return invalid_argument(
-        path.string() + ": trace options every " + std::to_string(options.every) +
-        " and bytes_max " + std::to_string(options.bytes_max) + " must be at least 1");
+        path.string(),
+        ": trace options every ",
+        options.every,
+        " and bytes_max ",
+        options.bytes_max,
+        " must be at least 1");
   }
   if (record_bytes_max(header) > std::numeric_limits<std::uint32_t>::max()) {
     return invalid_argument(
-        path.string() + ": a record of " + std::to_string(header.shape.tokens_max) +
+        path.string(),
+        ": a record of ",
+        header.shape.tokens_max,
         " tokens may be larger than 4 GiB; lower tokens_max");
   }
   EpTraceWriter writer;
@@ -198,7 +219,7 @@ Expected<EpTraceWriter> EpTraceWriter::open(
   MUSTER_ASSIGN_OR_RETURN(EpTraceReader reader, EpTraceReader::open(path));
   if (!same(reader.header(), writer.header_)) {
     return failed_precondition(
-        writer.name_ +
+        writer.name_,
         ": records another shape or balance than this run's; name another file, or "
         "move that one away");
   }
@@ -217,7 +238,11 @@ Status EpTraceWriter::append(
   }
   if (plan.shape != header_.shape || choices.size() != plan.destinations.size()) {
     return invalid_argument(
-        name_ + ": layer " + std::to_string(layer) + ", step " + std::to_string(step) +
+        name_,
+        ": layer ",
+        layer,
+        ", step ",
+        step,
         ": the plan is of another shape than the file's, or was placed for other choices");
   }
   encode_record(
@@ -225,13 +250,16 @@ Status EpTraceWriter::append(
   const auto size = static_cast<std::int64_t>(buffer_.size());
   if (bytes_ + size > options_.bytes_max) {
     return resource_exhausted(
-        name_ + ": full with " + std::to_string(bytes_) + " of at most " +
-        std::to_string(options_.bytes_max) +
+        name_,
+        ": full with ",
+        bytes_,
+        " of at most ",
+        options_.bytes_max,
         " bytes; raise the limit, record fewer steps, or leave out choices");
   }
   if (Status status = write_all(file_.get(), buffer_, name_); !status.ok()) {
-    // A part of a record must not stand before the next one; when even that fails the reader finds
-    // it.
+    // The next record must not follow part of this one. If truncation fails too, the reader detects
+    // the damage.
     [[maybe_unused]] const int cut = ::ftruncate(file_.get(), bytes_);
     return status;
   }

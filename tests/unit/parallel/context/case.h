@@ -77,8 +77,8 @@ struct ContextNumbers {
   Floats dout;
 };
 
-// Passes everything on and counts what the collectives move, whatever the caller says of it: bytes
-// from others by all-gather and all-to-all, bytes to others by reduce-scatter.
+// Forwards all calls and counts the bytes that the collectives move, independently of the caller:
+// bytes from others by all-gather and all-to-all, bytes to others by reduce-scatter.
 class CountingCommunicator final : public comm::Communicator {
  public:
   explicit CountingCommunicator(comm::Communicator& inner) : inner_(inner) {}

@@ -1,9 +1,10 @@
 // Router, dispatch, experts that scale their rows, combine, and all of it backwards, on ranks that
 // are threads.
+#include "parallel/src/experts/all_to_all/all_to_all.h"
+
 #include "tests/unit/kernels/numbers.h"
 
 #include <muster/comm/backends.h>
-#include <muster/parallel/experts/all_to_all.h>
 #include <muster/parallel/experts/router.h>
 
 #include <chrono>

@@ -1,10 +1,11 @@
 // The routed experts of one mixture-of-experts layer over the ranks of an expert group:
 //   y[t] = sum over choices c of gates[t, c] * down_e(swiglu(gate_e x[t], up_e x[t]))
-// forward and backward, balanced (redundant experts, kernels/ep/exchange.h) or with an ordinary
-// all-to-all. Projections, row-major per expert: gate and up [ffn, hidden], down [hidden, ffn].
+// forward and backward, behind one interface for both movements: balanced with redundant experts
+// (exchange.h), or by an ordinary all-to-all. Projections, row-major per expert: gate and up
+// [ffn, hidden], down [hidden, ffn].
 //
-// The gate is applied to the ffn activations, so that its gradient needs no expert output to be
-// kept. Kept from forward to backward: each row's input and its two projections.
+// The gate is applied to the ffn activations, so that its gradient needs no saved expert output.
+// A layer keeps each row's input and its two projections from forward to backward.
 //
 // Collective over the expert group, in the same order on all ranks; a rank may have no tokens.
 // Errors are those of the exchange. Thread-safety: one thread at a time.
@@ -23,7 +24,8 @@
 
 namespace muster::parallel {
 
-// Told, on the calling thread, when a layer begins and stops to move rows or weights: for timers.
+// Is notified on the calling thread when a layer starts and stops moving rows or weights, for
+// timers.
 class MovementObserver {
  public:
   MovementObserver() = default;
@@ -54,24 +56,25 @@ class ExpertLayer {
       std::span<std::byte> y,
       Deadline deadline) = 0;
 
-  // Of the forward before it: dx and dgates overwritten, weight gradients at home added to.
+  // Backward pass of the last forward. Overwrites dx and dgates, adds to the weight gradients of
+  // the home ranks.
   [[nodiscard]] virtual Status backward(
       std::span<const std::byte> dy,
       std::span<std::byte> dx,
       std::span<float> dgates,
       Deadline deadline) = 0;
 
-  // Of the last pass, forward and (when it ran) backward.
+  // Returns the counters of the last pass, forward and, if it has run, backward.
   [[nodiscard]] virtual EpEvent event() = 0;
 
-  // The plan of the last forward; null where there is none.
+  // Returns the plan of the last forward, or null for a layer without plans.
   [[nodiscard]] virtual const EpPlan* plan() const = 0;
 
-  // Of the passes to come; null: nobody. Must outlive them.
+  // Sets the observer of subsequent passes, which it must outlive, or null.
   void observe(MovementObserver* observer) { observer_ = observer; }
 
  protected:
-  // Movement lasts as long as it lives.
+  // Reports movement to the observer from construction to destruction.
   class Movement {
    public:
     explicit Movement(const ExpertLayer& layer) : observer_(layer.observer_) {
@@ -99,7 +102,7 @@ class ExpertLayer {
   MovementObserver* observer_{nullptr};
 };
 
-// gate, up, down of a rank's own experts, [m, rows, cols], fp32.
+// Projections of a rank's own experts, [m, rows, cols], fp32.
 struct ExpertWeights {
   std::span<const float> gate, up, down;
   std::span<float> gate_gradient, up_gradient, down_gradient;
@@ -111,19 +114,21 @@ struct ExpertLayerOptions {
   int threads{1};
 };
 
-// Ordinary expert parallelism: every row, once for every choice, to its expert's home by an
-// all-to-all and back. fp32. `ranks` must outlive it; weights are read where they lie.
+// Makes a layer without balancing: an all-to-all sends a row for every choice to the home of its
+// expert and back. fp32. `ranks` and the memory of `weights`, which is used in place, must outlive
+// the layer.
 [[nodiscard]] Expected<std::unique_ptr<ExpertLayer>> make_all_to_all_layer(
     comm::Communicator& ranks, const ExpertLayerOptions& options, ExpertWeights weights);
 
-// What the balanced layers of a process share: heap, slots and exchange.
+// Heap, slots and exchange of the balanced layers of a process. Order of use:
 //
 //   group = ExpertGroup::create(ranks, options, bytes of home weights and gradients)
-//   memory for the optimizer's expert parameters: group->allocate(bytes), the same calls on all
-//   ranks group->seal() layers: group->make_layer(...)
+//   group->allocate(bytes) for the optimizer's expert parameters, the same calls on all ranks
+//   group->seal()
+//   group->make_layer(...) for each layer
 class ExpertGroup {
  public:
-  // Collective. `home_bytes`: what allocate() will be asked for in all.
+  // Collective. `home_bytes` is the sum of all later allocate() calls.
   [[nodiscard]] static Expected<std::unique_ptr<ExpertGroup>> create(
       comm::Communicator& ranks,
       const ExpertLayerOptions& options,
@@ -137,15 +142,15 @@ class ExpertGroup {
   ExpertGroup& operator=(ExpertGroup&&) = delete;
   virtual ~ExpertGroup() = default;
 
-  // Zeroed memory of this rank's chunk, on a page of its own. Local.
+  // Returns zeroed memory of this rank's chunk that starts on a page. Local.
   [[nodiscard]] virtual Expected<std::span<std::byte>> allocate(std::size_t bytes) = 0;
 
-  // Collective: all ranks allocated the same.
+  // Collective. Checks that all ranks made the same allocations.
   [[nodiscard]] virtual Status seal(Deadline deadline) = 0;
 
-  // Weights of `exchange.type` [m, rows, cols] and fp32 gradients in memory of allocate(), at the
-  // same offsets on all ranks, each starting on a page: kInvalidArgument with the address
-  // otherwise.
+  // Weights of `exchange.type` [m, rows, cols] and fp32 gradients, in memory of allocate() that
+  // starts on a page and is at the same offset on all ranks, else kInvalidArgument with the
+  // address.
   struct Home {
     const void* weights{nullptr};
     float* gradient{nullptr};

@@ -1,13 +1,12 @@
 // Routers of mixture-of-experts layers and the losses that balance them.
 //
-// Shapes: logits [tokens, experts]; choices and gates [tokens, top_k]. All losses are means over
-// what they say, in nats where logarithms are taken; they are returned as they are, and their
-// gradients times `scale` are added to dlogits (empty: not wanted). A token whose sigmoids have all
-// underflowed has no probabilities and counts nothing. fp32 and fp64 (gradient tests).
-// Sources: Switch (arXiv 2101.03961), ST-MoE (2202.08906), aux-loss-free balancing (2408.15664),
-// DeepSeek-V3 (2412.19437).
-// Thread-safety: functions of their arguments. NaN logits give NaN gates and still distinct experts
-// in range. Sizes that contradict the options, and options that check() refuses, fail a check.
+// Shapes: logits [tokens, experts]; choices and gates [tokens, top_k]. fp32 and fp64 (for gradient
+// tests). All losses are means over tokens or sequences, with natural logarithms. Losses are
+// returned unscaled; their gradients times `scale` are added to dlogits unless it is empty. A token
+// whose sigmoids have all underflowed has no probabilities and contributes nothing. Sources: Switch
+// (arXiv 2101.03961), ST-MoE (2202.08906), aux-loss-free balancing (2408.15664), DeepSeek-V3
+// (2412.19437). Thread-safety: pure functions. NaN logits give NaN gates, with distinct experts in
+// range. Sizes that contradict the options, and options that check() refuses, fail a MUSTER_CHECK.
 #pragma once
 
 #include <muster/common/status.h>
@@ -27,12 +26,12 @@ struct RouterOptions {
   double gate_scale{1.0};  // DeepSeek-V3: routed scaling factor
 };
 
-// kInvalidArgument with the numbers.
+// Returns kInvalidArgument with the numbers.
 [[nodiscard]] Status check(const RouterOptions& options);
 
-// scores [tokens, experts]; the top_k by scores + bias (ties: lower id), bias [experts] or empty;
-// gates from unbiased scores. choices in descending order of biased score. counts [experts] is
-// added to.
+// Chooses the top_k experts by scores + bias (ties: lower id), in descending order, with bias
+// [experts] or empty. Gates are made of the unbiased scores [tokens, experts]. Adds to counts
+// [experts].
 template <typename T>
 void route(
     const RouterOptions& options,
@@ -44,7 +43,7 @@ void route(
     std::span<T> gates,
     std::span<std::int32_t> counts);
 
-// dlogits overwritten, from dgates. The choice itself has no gradient.
+// Overwrites dlogits with the gradient from dgates. The choice itself has no gradient.
 template <typename T>
 void route_backward(
     const RouterOptions& options,
@@ -55,9 +54,9 @@ void route_backward(
     std::span<const T> dgates,
     std::span<T> dlogits);
 
-// Switch: experts * sum_e f_e P_e, f_e = count_e / (tokens * top_k), P_e the mean of softmax
-// probabilities (kSigmoid: of scores normalised to sum 1). f is a constant. `counts` [experts] and
-// `count_tokens` are those of whatever group balances together; this rank's: its own.
+// Switch: experts * sum_e f_e P_e, f_e = count_e / (tokens * top_k), P_e the mean softmax
+// probability (kSigmoid: the mean of scores normalised to sum 1). f is a constant. `counts`
+// [experts] and `count_tokens` cover the group of ranks that balances together, or this rank alone.
 template <typename T>
 [[nodiscard]] double switch_loss(
     const RouterOptions& options,
@@ -68,9 +67,9 @@ template <typename T>
     double scale,
     std::span<T> dlogits);
 
-// DeepSeek-V3, per sequence of `sequence` tokens, mean over sequences: sum_e f_e P_e with
-// f_e = experts / (top_k * sequence) * count_e, P_e the mean of normalised scores. The tokens must
-// be whole sequences.
+// DeepSeek-V3: mean over sequences of `sequence` tokens of sum_e f_e P_e with
+// f_e = experts / (top_k * sequence) * count_e, P_e the mean of normalised scores. `tokens` must be
+// a multiple of `sequence`.
 template <typename T>
 [[nodiscard]] double sequence_loss(
     const RouterOptions& options,
@@ -90,19 +89,19 @@ template <typename T>
     double scale,
     std::span<T> dlogits);
 
-// bias_e += rate * sign(mean count - count_e), then recentred to mean 0 when `recentre`. `counts`
-// are those of all ranks, once per step.
+// bias_e += rate * sign(mean count - count_e), then recentred to mean 0 if `recentre`. `counts` are
+// summed over all ranks; call it once per step.
 void update_router_bias(
     std::span<float> bias, std::span<const double> counts, double rate, bool recentre);
 
-// Of one pass; entropies in nats.
+// Load of the experts in one pass; entropies in nats.
 struct RouterStatistics {
   double max_violation{0};   // max_e T_e / mean T - 1
   double min_violation{0};   // 1 - min_e T_e / mean T
   double dead_share{0};      // experts without a token
-  double load_entropy{0};    // of T_e / sum T
+  double load_entropy{0};    // entropy of T_e / sum T
   double router_entropy{0};  // mean over tokens of the scores' entropy, normalised to sum 1
-  double coefficient_of_variation{0};  // of T_e
+  double coefficient_of_variation{0};  // standard deviation over mean of T_e
 };
 
 template <typename T>

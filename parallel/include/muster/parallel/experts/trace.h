@@ -1,15 +1,14 @@
-// Record of expert plans, to ask afterwards what another planner would have done:
-// `muster plan ep replay FILE`.
+// Recorded expert plans, to evaluate another planner on afterwards: `muster plan ep replay FILE`.
 //
-// One file per rank and group of expert parallelism, little-endian, append-only:
+// One file per rank and expert group, little-endian, append-only:
 //
 //   header   "MUSTEREP", u32 version, u32 bytes of the whole header, shape and balance, hash64
 //   record   u32 "REC1", u32 bytes of the whole record, u32 ~bytes, layer, rank, step, tokens,
-//            plan hash, statistics of the plan, counts i32 [R, E], choices [tokens, K] (u16 while
-//            E <= 65536, else i32; none where they are left out), hash64 of all before it
+//            plan hash, statistics of the plan, counts i32 [R, E], choices [tokens, K] (u16 if
+//            E <= 65536, else i32; absent if they are left out), hash64 of all before it
 //
-// A file ends after any record. One that ends inside a record was cut by a crash: the writer drops
-// that record when it opens the file again, the reader says where it begins.
+// A file may end after any record. A file that ends inside a record was cut by a crash: the writer
+// drops that record when it reopens the file, and the reader reports where it begins.
 #pragma once
 
 #include <muster/common/file.h>
@@ -24,19 +23,19 @@
 
 namespace muster::parallel {
 
-// What the recorded plans were made with.
+// Options of the recorded plans.
 struct EpTraceHeader {
   EpShape shape;
   EpBalance balance;
 };
 
 struct EpTraceOptions {
-  // The file is not made larger. A layer of 8 ranks, 384 experts and 8192 tokens of 8 choices takes
-  // 144 KB, 12 KB without choices.
+  // Largest size of the file. A record of 8 ranks, 384 experts and 8192 tokens with 8 choices takes
+  // 144 KB, or 12 KB without choices.
   std::int64_t bytes_max{std::int64_t{1} << 30};
-  // This rank's choices: with them a replay knows which rows of a token travel together.
+  // Records this rank's choices, so that a replay can deduplicate the rows of a token.
   bool choices{true};
-  // Steps that this divides.
+  // Records every such step.
   std::int64_t every{1};
 };
 
@@ -48,21 +47,21 @@ struct EpTraceRecord {
   std::uint64_t plan_hash{0};
   EpPlanStatistics statistics;
   std::vector<std::int32_t> counts;   // [R, E]
-  std::vector<std::int32_t> choices;  // [tokens * K], or empty
+  std::vector<std::int32_t> choices;  // [tokens * K] or empty
 };
 
 // Thread-safety: one thread at a time.
 class EpTraceWriter {
  public:
-  // Creates `path`, or goes on with a file of the same header, whose incomplete last record is cut
-  // off. kFailedPrecondition when its header is another, kDataLoss when it is no trace or damaged
-  // before its end.
+  // Creates `path`, or appends to a file with an equal header after cutting off its incomplete last
+  // record. kFailedPrecondition if the header differs, kDataLoss if the file is not a trace or is
+  // damaged before its end.
   [[nodiscard]] static Expected<EpTraceWriter> open(
       const std::filesystem::path& path, EpTraceHeader header, const EpTraceOptions& options);
 
-  // Of a plan after EpPlanner::place, with the choices it was placed for. One write, not synced; a
-  // step that `every` leaves out is a success. kResourceExhausted, naming the limit, when the file
-  // would be too large: nothing is written then, and a later call says so again.
+  // Appends a plan after EpPlanner::place, with the choices it was placed for, in one write without
+  // fsync. Succeeds without a record for a step that `every` leaves out. kResourceExhausted naming
+  // the limit if the file would become too large; this and later calls then write nothing.
   [[nodiscard]] Status append(
       int layer, std::int64_t step, const EpPlan& plan, std::span<const std::int32_t> choices);
 
@@ -82,16 +81,16 @@ class EpTraceWriter {
 // Thread-safety: one thread at a time.
 class EpTraceReader {
  public:
-  // kNotFound, kDataLoss (no trace, damaged header), kVersionMismatch.
+  // kNotFound, kDataLoss (not a trace, damaged header), kVersionMismatch.
   [[nodiscard]] static Expected<EpTraceReader> open(const std::filesystem::path& path);
 
   [[nodiscard]] const EpTraceHeader& header() const { return header_; }
 
-  // False at the end. kDataLoss names the file, the record, its byte and what keeps the records
-  // before it; no later record can be read then.
+  // Returns false at the end. kDataLoss names the file, the record, its byte, and the command that
+  // keeps the records before it; later records cannot be read.
   [[nodiscard]] Expected<bool> next(EpTraceRecord& record);
 
-  // Of the record that `next` reads next.
+  // Offset of the record that next() reads.
   [[nodiscard]] std::int64_t offset() const { return offset_; }
 
  private:
@@ -107,7 +106,7 @@ class EpTraceReader {
   std::int64_t offset_{0};
   std::int64_t size_{0};
   std::int64_t records_{0};
-  bool cut_{false};  // the last error: the file ends inside a record
+  bool cut_{false};  // true if the last error was a file that ends inside a record
   std::vector<std::byte> buffer_;
 };
 

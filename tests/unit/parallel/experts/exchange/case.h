@@ -1,5 +1,5 @@
-// Inputs of the movement's tests, and what must come of them, from first principles: every rank
-// can work out the choices and rows of all ranks, so the expectation needs no communication.
+// Inputs of the movement's tests, and the expected results from first principles: every rank can
+// compute the choices and rows of all ranks, so the expectation needs no communication.
 #pragma once
 
 #include "tests/unit/parallel/experts/exchange/ranks.h"
@@ -45,11 +45,11 @@ void PrintTo(const MoveCase& test, std::ostream* out);
 // Element h of token t's row on `rank`: a small integer, exact in every type and in sums.
 [[nodiscard]] float input(const MoveCase& test, int rank, std::int64_t token, std::int64_t h);
 [[nodiscard]] float gate(const MoveCase& test, int rank, std::int64_t token, int choice);
-// What an "expert" makes of the row: any value of the type.
+// Output of an "expert" for the row: any value of the type.
 [[nodiscard]] float output(
     const MoveCase& test, int rank, std::int64_t token, int choice, std::int64_t h);
 
-// Where a row of a rank comes from; rank -1: padding or beyond the last group.
+// Origin of a row of a rank; rank -1 for padding or rows beyond the last group.
 struct Origin {
   int rank{-1};
   std::int64_t token{0};

@@ -1,4 +1,4 @@
-// What an event says, worked out again from choices and tables.
+// Events, compared with counts recomputed from choices and tables.
 #include "tests/unit/parallel/experts/exchange/expert_case.h"
 
 #include <gtest/gtest.h>
@@ -84,7 +84,7 @@ void expect_plan_fields(
   std::vector<std::int64_t> in(loads.size(), 0);
   std::vector<std::int64_t> out(loads.size(), 0);
   for (int d = 0; d < ranks; ++d) {
-    padding += ep_rows_of(plan, d);
+    padding += ep_row_count(plan, d);
     for (int e = 0; e < test.shape.experts; ++e) {
       const auto at = plan.rows[static_cast<std::size_t>(std::int64_t{d} * test.shape.experts + e)];
       if (at > 0 && e / local != d) {
@@ -163,7 +163,7 @@ TEST_P(Event, CountsRowsAndBytesOfDispatchAndCombineByTheFormulas) {
              (traffic.firsts_here + traffic.repeats_here) * row + traffic.choices_here * kGate},
             "dispatch");
 
-        // Backward: no gates; values of rows come home.
+        // Backward: no gates; values of rows return to their tokens.
         findings.expect(exchange.dispatch(mover.plan, x, {}, received, soon()), "again");
         event = exchange.take_event(mover.plan);
         expect_bytes(
@@ -179,10 +179,10 @@ TEST_P(Event, CountsRowsAndBytesOfDispatchAndCombineByTheFormulas) {
         findings.expect(
             exchange.combine(mover.plan, received.rows, row_values, y, values, soon()), "combine");
         event = exchange.take_event(mover.plan);
-        // bf16 rows without rounding on the way go one by one.
+        // bf16 rows without intermediate rounding are sent one by one.
         const bool apart =
             test.type == kernels::FloatType::kBFloat16 && test.numerics == EpNumerics::kPlain;
-        const std::int64_t staged = ep_rows_of(mover.plan, rank) * kGate;
+        const std::int64_t staged = ep_row_count(mover.plan, rank) * kGate;
         const std::int64_t pulled = apart ? traffic.choices_out : traffic.firsts_out;
         const std::int64_t given = apart ? traffic.choices_in : traffic.firsts_in;
         const std::int64_t here =

@@ -1,4 +1,4 @@
-// An exchange with a pool and layers, and weights and gradients that tell whose they are.
+// An exchange with a pool and layers, whose weights and gradients identify their expert.
 #pragma once
 
 #include "tests/unit/parallel/experts/exchange/case.h"
@@ -25,7 +25,7 @@ struct ExpertSetup {
 
   // Element i of expert e of a layer's projection; of the type's values.
   [[nodiscard]] float weight(int layer, std::size_t projection, int expert, std::size_t i) const;
-  // Of the home's own gradient, and of what rank `peer` adds to its slot.
+  // Values of the home's own gradient, and of the one that rank `peer` adds to its slot.
   [[nodiscard]] static float home_gradient(std::size_t projection, int expert, std::size_t i);
   [[nodiscard]] static float slot_gradient(
       std::size_t projection, int expert, int peer, std::size_t i);
@@ -47,9 +47,10 @@ struct ExpertSetup {
   // Every byte of this rank's slots, weights and gradients.
   void fill_slots(int byte) const;
 
-  // Whether this rank's slots hold the plan's experts of the layer.
+  // Checks that this rank's slots hold the plan's experts of the layer.
   void expect_slots_hold(Findings& findings, const EpPlan& of, int layer) const;
-  // Whether home gradients are home first, then by rank and slot, bit by bit; `times` reductions.
+  // Checks that home gradients are home first, then by rank and slot, bit by bit; `times`
+  // reductions.
   void expect_reduced(Findings& findings, const EpPlan& of, int layer, int times) const;
 
   Member& member;

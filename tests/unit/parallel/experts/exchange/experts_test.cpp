@@ -85,7 +85,7 @@ TEST_P(Experts, GradientsArriveBitForBitAndUsedSlotsAreZeroAfterwards) {
     setup.fill_slots(0);
     setup.fill_home_gradients(0);
     setup.add_slot_gradients(0, setup.plan);
-    // A value of its own in the slots that the plan leaves free.
+    // A marker in the slots that the plan leaves free.
     const int slots = setup.test.shape.slot_count();
     const auto is_used = [&](int slot) {
       return setup.slot_expert(setup.plan, setup.member.rank(), slot) >= 0;

@@ -1,4 +1,4 @@
-// What goes wrong in systems of this kind when an order or an assumption is left out;
+// Failures of similar systems that break an ordering or an assumption;
 // docs/evidence/expert_bugs.md.
 #include "tests/unit/parallel/experts/exchange/expert_case.h"
 
@@ -92,7 +92,7 @@ TEST(Hazard1, PrefetchWaitsForARankThatStillReadsItsSlots) {
   expect_layer_while_read(true, 0);
 }
 
-// The same scene without the barrier: it can tell.
+// The same scenario without the barrier, to show that it detects the hazard.
 TEST(Hazard1, WithoutTheEntryBarrierSlotsChangeWhileTheyAreRead) {
   expect_layer_while_read(false, 1);
 }
@@ -170,7 +170,7 @@ TEST(Hazard4, NothingReadsOrWritesRowsPastTheLastEnd) {
     for (int round = 0; round < 2; ++round) {
       findings.expect(mover.exchange->dispatch(mover.plan, x, {}, received, soon()), "dispatch");
       auto* rows = reinterpret_cast<float*>(received.rows.data());  // NOLINT
-      const auto end = static_cast<std::size_t>(ep_rows_of(mover.plan, rank) * test.hidden);
+      const auto end = static_cast<std::size_t>(ep_row_count(mover.plan, rank) * test.hidden);
       const std::size_t all = received.rows.size() / sizeof(float);
       findings.expect(end < all, "the case has no rows past the end");
       const auto is_poison = [](float value) { return std::isnan(value); };

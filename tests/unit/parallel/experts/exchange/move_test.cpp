@@ -21,7 +21,7 @@ bool same_bits(float a, float b) {
 }
 
 std::size_t rows_on(const EpPlan& plan, int rank) {
-  return static_cast<std::size_t>(ep_rows_of(plan, rank));
+  return static_cast<std::size_t>(ep_row_count(plan, rank));
 }
 
 // --- checks of one rank ---
@@ -52,7 +52,7 @@ void expect_rows(
   }
 }
 
-// What the experts of this rank make of its rows.
+// Outputs of this rank's experts for its rows.
 std::vector<float> outputs_of(const MoveCase& test, const EpPlan& plan, int rank) {
   const auto hidden = static_cast<std::size_t>(test.hidden);
   const std::vector<Origin> from = origins(test, plan, rank);

@@ -49,13 +49,13 @@ TEST(ExchangeCreation, RefusesWhatCanNeverWorkWithItsNumbers) {
     options = good_options();
     options.shape.ranks = 4;
     options.shape.experts = 8;
-    refuses(options, "the shape is of 4 ranks, the heap of 2");
+    refuses(options, "shape.ranks must be the size of the heap's group, 2, got 4");
     options = good_options();
     options.hidden = 0;
-    refuses(options, "hidden is 0");
+    refuses(options, "hidden must be at least 1, got 0");
     options = good_options();
     options.type = kernels::FloatType::kFloat16;
-    refuses(options, "float32 or bfloat16, not");
+    refuses(options, "float32 or bfloat16, got");
     options = good_options();
     options.numerics = EpNumerics::kWireExact;
     refuses(options, "float32 rows take plain");
@@ -90,7 +90,7 @@ TEST(ExchangeCreation, NamesTheRankWhoseOptionsDiffer) {
   expect_on_two(std::size_t{1} << 20, [](Member& member, Findings& findings) {
     EpExchangeOptions options = good_options();
     if (member.rank() == 1) {
-      options.entry_barriers = false;  // as large as the others', so that only the options tell
+      options.entry_barriers = false;  // as large as the others', so that only the options differ
     }
     expect_refused(
         findings,
@@ -128,12 +128,12 @@ TEST(Pool, RefusesMatricesThatDoNotFillPagesAndSaysWhichWould) {
         findings,
         EpPool::create(member.heap, shape, {}, kernels::FloatType::kBFloat16),
         StatusCode::kInvalidArgument,
-        "no projections");
+        "projections must have at least one entry");
     expect_refused(
         findings,
         EpPool::create(member.heap, shape, {{0, 64}}, kernels::FloatType::kBFloat16),
         StatusCode::kInvalidArgument,
-        "0 x 64");
+        "rows and cols must be at least 1, got 0 x 64");
   });
 }
 

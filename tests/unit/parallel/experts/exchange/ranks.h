@@ -26,13 +26,13 @@ class WatchedHeap final : public comm::SymmetricHeap {
       : SymmetricHeap({heap->rank(), heap->size(), heap->base(), heap->stride()}),
         heap_(std::move(heap)) {}
 
-  // Runs on the calling rank before it arrives at any barrier of its own.
+  // Runs on the calling rank before it arrives at any barrier.
   void before_barrier(Hook hook) { hook_ = std::move(hook); }
 
   // Phases of all barriers so far.
   [[nodiscard]] const std::vector<std::string>& phases() const { return phases_; }
 
-  // What its barriers have told of waits, for each peer.
+  // Waits that its barriers have reported, for each peer.
   [[nodiscard]] const std::vector<std::int64_t>& waited() const { return waited_; }
 
   [[nodiscard]] Expected<std::size_t> allocate(std::size_t bytes, std::size_t alignment) override {
@@ -62,7 +62,7 @@ struct Member {
   [[nodiscard]] int rank() const { return heap.rank(); }
 };
 
-// What a rank does; the text says what went wrong, "" is a success.
+// Body of a rank; returns a description of the failure, "" on success.
 using Work = std::function<std::string(Member&)>;
 
 // Runs `work` on every rank, each with `heap_bytes` of heap; what each of them reported.

@@ -1,4 +1,4 @@
-// What is refused, by whom, in which words; and that nothing has moved.
+// Refusals, their messages and the ranks that return them, before any data moves.
 #include "tests/unit/parallel/experts/exchange/expert_case.h"
 
 #include <gtest/gtest.h>
@@ -245,7 +245,8 @@ TEST(RefusedSizes, AreNamedByTheRankThatGaveThem) {
     std::vector<float> row_values(rows.size() / 32);
     std::vector<std::byte> short_rows = cut(rows);
     refused(
-        exchange.combine(mover.plan, short_rows, {}, y, {}, soon()), "rank 1, combine: rows have");
+        exchange.combine(mover.plan, short_rows, {}, y, {}, soon()),
+        "rank 1, combine: rows must be");
     std::vector<std::byte> own = rows;
     std::vector<std::byte> short_y = cut(y);
     refused(exchange.combine(mover.plan, own, {}, short_y, {}, soon()), "combine: y has 767 bytes");

@@ -239,11 +239,11 @@ TEST(ZeroCopy, ReceivedRowsAreTheChunkAndCombineCopiesNothingFirst) {
     findings.expect(y == other_y, "the copy gives other sums");
     const std::int64_t row_bytes = test.hidden * 4;
     findings.expect(
-        with - without == ep_rows_of(mover.plan, rank) * row_bytes, "bytes of the copy");
+        with - without == ep_row_count(mover.plan, rank) * row_bytes, "bytes of the copy");
     // In place: the experts' writes are what peers pull.
     findings.expect(mover.exchange->dispatch(mover.plan, x, {}, received, soon()), "again");
     auto* values = reinterpret_cast<float*>(received.rows.data());  // NOLINT
-    std::fill_n(values, ep_rows_of(mover.plan, rank) * test.hidden, 1.5F);
+    std::fill_n(values, ep_row_count(mover.plan, rank) * test.hidden, 1.5F);
     findings.expect(mover.exchange->combine(mover.plan, received.rows, {}, y, {}, soon()), "place");
     const std::vector<float> sums = decode(test.type, y);
     findings.expect(

@@ -4,7 +4,7 @@
 
 #include <muster/comm/backends.h>
 #include <muster/parallel/experts/layer.h>
-#include <muster/parallel/experts/skew.h>
+#include <muster/parallel/experts/synthetic_routing.h>
 
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ Expected<Made> make(comm::Communicator& ranks) {
   return made;
 }
 
-// What each pass of one rank asked for.
+// Number of allocations of each pass of one rank.
 std::vector<long> allocations_by_pass(comm::Communicator& ranks) {
   std::vector<long> by_pass;
   const auto made = make(ranks);
@@ -67,7 +67,7 @@ std::vector<long> allocations_by_pass(comm::Communicator& ranks) {
   std::vector<float> dgates(gates.size());
   std::vector<std::int32_t> choices(gates.size());
   for (const double maxvio : {0.0, 3.0, 1.0, 2.0, 0.5}) {
-    const auto routing = SkewedRouting::create(kExperts, kTopK, maxvio, 5);
+    const auto routing = SyntheticRouting::create(kExperts, kTopK, maxvio, 5);
     EXPECT_TRUE(routing.ok());
     routing->draw(static_cast<std::uint64_t>(ranks.rank()), 0, choices);
     const long before = muster::test::allocations_of_this_thread();

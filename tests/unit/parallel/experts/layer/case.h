@@ -36,7 +36,7 @@ struct LayerInputs {
 
 [[nodiscard]] LayerInputs make_inputs(const LayerCase& layer);
 
-// What comes out: by rank and token, and the gradients of all experts.
+// Results by rank and token, and the gradients of all experts.
 struct LayerResult {
   std::vector<std::vector<double>> y, dx, dgates;  // [ranks]
   std::vector<double> gate_gradient, up_gradient, down_gradient;

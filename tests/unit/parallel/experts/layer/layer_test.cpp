@@ -1,7 +1,7 @@
 #include "tests/unit/parallel/experts/layer/case.h"
 
 #include <muster/comm/backends.h>
-#include <muster/parallel/experts/skew.h>
+#include <muster/parallel/experts/synthetic_routing.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 // fp32 sums of some hundred products of numbers up to 1 against fp64.
 constexpr double kTolerance = 2e-5;
-// Rows, activations and partial sums rounded to 8 bits several times on the way.
+// Rows, activations and partial sums are rounded to 8 bits several times in between.
 constexpr double kTolerance16 = 4e-2;
 
 struct Family {
@@ -27,7 +27,7 @@ struct Family {
   std::function<int(const LayerCase&, int rank, std::int64_t token, int choice)> route;
 };
 
-// Choices of a token differ in all families but the one that says so.
+// Choices of a token differ in all families but the one named for it.
 std::vector<Family> families() {
   return {
       {"even",
@@ -152,7 +152,7 @@ TEST(ExpertLayer, RanksOfUnequalSpeedHaveTheSameResults) {
 }
 
 TEST(ExpertLayer, RefusesAPlanWithMoreForeignExpertsThanSlotsBeforeAnythingIsComputed) {
-  // A fast rank without rows of its own needs experts of three homes; it has slots for one.
+  // A fast rank without own rows needs experts of three homes; it has slots for one.
   LayerCase layer = make_case(
       {"nothing of rank 0", [](const LayerCase& c, int rank, std::int64_t token, int choice) {
          const int local = c.experts / c.ranks;
@@ -204,7 +204,7 @@ TEST(ExpertLayer, RefusesAnExpertThatDoesNotExistOnAllRanks) {
 
 // --- synthetic routing ---
 
-double maxvio_of(const SkewedRouting& routing, int experts, int top_k) {
+double maxvio_of(const SyntheticRouting& routing, int experts, int top_k) {
   std::vector<std::int32_t> choices(static_cast<std::size_t>(8000 * top_k));
   routing.draw(3, 17, choices);
   std::vector<double> counts(static_cast<std::size_t>(experts));
@@ -216,16 +216,16 @@ double maxvio_of(const SkewedRouting& routing, int experts, int top_k) {
          1;
 }
 
-TEST(SkewedRouting, HitsTheWantedMaxvio) {
+TEST(SyntheticRouting, HitsTheWantedMaxvio) {
   for (const double wanted : {1.0, 2.0, 5.0, 10.0, 20.0}) {
-    const auto routing = SkewedRouting::create(128, 4, wanted, 7);
+    const auto routing = SyntheticRouting::create(128, 4, wanted, 7);
     ASSERT_TRUE(routing.ok());
     EXPECT_NEAR(maxvio_of(*routing, 128, 4), wanted, 0.1 * wanted);
   }
 }
 
-TEST(SkewedRouting, ChoosesDifferentExpertsPerTokenAndRepeatsItself) {
-  const auto routing = SkewedRouting::create(16, 4, 2.5, 7);
+TEST(SyntheticRouting, ChoosesDifferentExpertsPerTokenAndRepeatsItself) {
+  const auto routing = SyntheticRouting::create(16, 4, 2.5, 7);
   ASSERT_TRUE(routing.ok());
   std::vector<std::int32_t> choices(400);
   routing->draw(1, 2, choices);
@@ -243,17 +243,17 @@ TEST(SkewedRouting, ChoosesDifferentExpertsPerTokenAndRepeatsItself) {
   EXPECT_NE(choices, again);
 }
 
-TEST(SkewedRouting, RefusesASkewThatCannotBe) {
-  const auto routing = SkewedRouting::create(16, 4, 3.5, 7);
+TEST(SyntheticRouting, RefusesASkewThatCannotBe) {
+  const auto routing = SyntheticRouting::create(16, 4, 3.5, 7);
   ASSERT_FALSE(routing.ok());
   EXPECT_THAT(routing.status().message(), HasSubstr("0 to 3"));
 }
 
-TEST(SkewedRouting, GatesOfDrawnExpertsAreTheirScoresOrEqualWhereThoseUnderflowed) {
+TEST(SyntheticRouting, GatesOfDrawnExpertsAreTheirScoresOrEqualWhereThoseUnderflowed) {
   const std::vector<float> scores{0.5F, 0.125F, 0.375F, 1.0F, 0.0F, 0.0F};
   const std::vector<std::int32_t> choices{2, 1, 1, 2};
   std::vector<float> gates(4, -1.0F);
-  gates_of_drawn(2, scores, choices, gates);
+  synthetic_gates(2, scores, choices, gates);
   EXPECT_EQ(gates, (std::vector<float>{0.75F, 0.25F, 0.5F, 0.5F}));
 }
 

@@ -124,7 +124,7 @@ TEST_P(PlanFuzz, ExactPlansKeepEveryInvariantOfTheProof) {
 
 INSTANTIATE_TEST_SUITE_P(Routings, PlanFuzz, ::testing::ValuesIn(kRoutings));
 
-// How often plans with these speeds need more than one home.
+// Number of plans with these speeds that need more than one home.
 double refused_share(double slowest, double fastest, int homes_max, int instances) {
   FastRandom random{777};
   int refused = 0;

@@ -100,7 +100,7 @@ TEST(Plan, RanksWithoutTokensAndStepsWithoutTokensHavePlans) {
   EpPlan plan = plan_of(shape, {}, {{}, {0, 1, 2, 3, 4, 5}, {}}, 1);
   EXPECT_EQ(check_plan(plan, {}).to_string(), "ok");
   for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_EQ(ep_rows_of(plan, rank), 2);
+    EXPECT_EQ(ep_row_count(plan, rank), 2);
   }
   plan = plan_of(shape, {}, {{}, {}, {}}, 2);
   EXPECT_EQ(check_plan(plan, {}).to_string(), "ok");
@@ -349,7 +349,7 @@ TEST_F(PlanRefusesChoices, ThatNameNoExpert) {
 
 TEST_F(PlanRefusesChoices, ThatDoNotAgreeWithTheCounts) {
   EXPECT_THAT(
-      refuse({0, 2, 2, 1}), HasSubstr("rank 1 chose expert 2 2 times and its counts say 1"));
+      refuse({0, 2, 2, 1}), HasSubstr("rank 1 chose expert 2 2 times, but its counts contain 1"));
 }
 
 TEST_F(PlanRefusesChoices, OfTooManyOrHalfTokens) {

@@ -63,7 +63,7 @@ TEST(EpSizes, DistinctRanksAgreeWithCounting) {
   shape.ranks = 3;
   shape.experts = 6;
   shape.top_k = 2;
-  // Of 15 pairs of experts 3 are of one rank.
+  // 3 of 15 pairs of experts are on one rank.
   EXPECT_NEAR(ep_distinct_ranks(shape), (12 * 2 + 3 * 1) / 15.0, 1e-12);
   shape.top_k = 6;
   EXPECT_NEAR(ep_distinct_ranks(shape), 3, 1e-12);

@@ -43,7 +43,7 @@ std::vector<std::int32_t> draw_counts(double sigma, Random& random) {
       counts.push_back(static_cast<std::int32_t>(rows));
       rest -= rows;
     }
-    // What the noise left over, spread.
+    // Spreads the remainder that the noise has left.
     for (std::size_t i = counts.size() - kExperts; rest != 0;
          i = i + 1 == counts.size() ? counts.size() - kExperts : i + 1) {
       const std::int32_t change = rest > 0 ? 1 : (counts[i] > 0 ? -1 : 0);

@@ -90,7 +90,7 @@ TEST(PlanCapacities, ASecondHomeComesInOnlyWhereItIsAllowed) {
   const EpPlan plan = plan_of(shape, balance, choices, 1);
   EXPECT_THAT(loads(plan), ElementsAre(9, 3, 3, 3));
   EXPECT_EQ(check_plan(plan, balance).to_string(), "ok");
-  EXPECT_GT(plan.statistics.overflow_groups, 0);  // one slot, two foreign experts and more
+  EXPECT_GT(plan.statistics.overflow_groups, 0);  // one slot, two or more remote experts
 
   EpShape compact = shape;
   compact.compact = true;

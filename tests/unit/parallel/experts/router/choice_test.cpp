@@ -1,4 +1,4 @@
-// Which experts a router chooses, and the gates it gives them.
+// Choice of experts by a router, and their gates.
 #include "tests/unit/parallel/experts/router/case.h"
 
 #include <gmock/gmock.h>

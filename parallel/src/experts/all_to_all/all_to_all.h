@@ -1,4 +1,5 @@
-// Mixture of experts: the movement of tokens to their experts and back by an ordinary all-to-all.
+// Moves tokens to their experts and back by an ordinary all-to-all; internal to the layer of
+// make_all_to_all_layer.
 #pragma once
 
 #include <muster/comm/communicator.h>
@@ -10,7 +11,7 @@
 
 namespace muster::parallel {
 
-// Which experts the tokens of a rank chose (kernels/ep/router.h).
+// Experts that the tokens of a rank chose (router.h).
 struct Routing {
   std::int64_t tokens{0};
   std::int64_t experts{0};
@@ -19,8 +20,9 @@ struct Routing {
   std::vector<std::int64_t> counts;  // [experts] rows routed by this rank
 };
 
-// Where every (token, choice) row goes and comes from; made once per forward, used by backward.
-// Experts are placed in contiguous equal ranges: expert e lives on rank e / (experts / ranks).
+// Destination and origin of every (token, choice) row, made once per forward and used by backward.
+// Experts are placed in contiguous equal ranges: the home of expert e is rank
+// e / (experts / ranks).
 struct DispatchPlan {
   std::vector<std::int64_t> send_rows;   // [rows sent] source (token * top_k + choice), by expert
   std::vector<std::size_t> send_counts;  // [ranks] rows
@@ -30,8 +32,8 @@ struct DispatchPlan {
   std::int64_t rows_received{0};
 };
 
-// Collective over `ep`. Exchanges counts. kInvalidArgument where the experts do not divide by the
-// ranks or the routing contradicts itself; else what the communicator says.
+// Exchanges counts. Collective over `ep`. kInvalidArgument if the experts do not divide by the
+// ranks or the routing contradicts itself, else errors of the communicator.
 [[nodiscard]] Status make_dispatch_plan(
     const Routing& routing, comm::Communicator& ep, Deadline deadline, DispatchPlan& plan);
 
@@ -47,8 +49,8 @@ template <typename T>
     comm::Communicator& ep,
     Deadline deadline);
 
-// Brings expert outputs home and mixes them: y[t] = sum_c gates[t, c] * row. returned[tokens*top_k,
-// dim] keeps the rows for backward. y overwritten. Collective.
+// Returns expert outputs to their tokens and mixes them: y[t] = sum_c gates[t, c] * row.
+// returned[tokens*top_k, dim] keeps the rows for backward. y overwritten. Collective.
 template <typename T>
 [[nodiscard]] Status combine(
     const Routing& routing,

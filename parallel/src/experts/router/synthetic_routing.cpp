@@ -1,5 +1,5 @@
 #include <muster/common/random.h>
-#include <muster/parallel/experts/skew.h>
+#include <muster/parallel/experts/synthetic_routing.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,29 +10,38 @@
 namespace muster::parallel {
 namespace {
 
-// Tokens over which the expected load of a sigma is measured.
+// Number of tokens in the sample that estimates the expected load of a sigma.
 constexpr std::int64_t kSample = 2048;
 constexpr int kBisections = 30;
 constexpr double kSigmaMax = 64;
-// Streams of ranks are small numbers; the sample has one of its own.
+// Streams of ranks are small numbers; the sample uses a separate one.
 constexpr std::uint64_t kSampleStream = std::numeric_limits<std::uint64_t>::max();
 
 }  // namespace
 
-Expected<SkewedRouting> SkewedRouting::create(
+Expected<SyntheticRouting> SyntheticRouting::create(
     int experts, int top_k, double maxvio, std::uint64_t seed) {
   if (experts < 1 || top_k < 1 || top_k > experts) {
     return invalid_argument(
-        "skewed routing of " + std::to_string(top_k) + " of " + std::to_string(experts) +
+        "skewed routing of ",
+        top_k,
+        " of ",
+        experts,
         " experts; top_k must be 1 to the number of experts");
   }
   const double most = static_cast<double>(experts) / top_k - 1;
   if (!(maxvio >= 0) || maxvio > most) {
     return invalid_argument(
-        "a maxvio of " + std::to_string(maxvio) + " cannot be: choosing " + std::to_string(top_k) +
-        " of " + std::to_string(experts) + " experts it is 0 to " + std::to_string(most));
+        "a maxvio of ",
+        maxvio,
+        " cannot be: choosing ",
+        top_k,
+        " of ",
+        experts,
+        " experts it is 0 to ",
+        most);
   }
-  SkewedRouting routing;
+  SyntheticRouting routing;
   routing.experts_ = experts;
   routing.top_k_ = top_k;
   routing.seed_ = seed;
@@ -50,7 +59,7 @@ Expected<SkewedRouting> SkewedRouting::create(
   return routing;
 }
 
-void SkewedRouting::set_sigma(double sigma) {
+void SyntheticRouting::set_sigma(double sigma) {
   sigma_ = sigma;
   log_popularity_.resize(normal_.size());
   std::transform(normal_.begin(), normal_.end(), log_popularity_.begin(), [sigma](double z) {
@@ -58,8 +67,8 @@ void SkewedRouting::set_sigma(double sigma) {
   });
 }
 
-double SkewedRouting::maxvio_at(double sigma) const {
-  SkewedRouting candidate = *this;
+double SyntheticRouting::maxvio_at(double sigma) const {
+  SyntheticRouting candidate = *this;
   candidate.set_sigma(sigma);
   std::vector<std::int32_t> choices(static_cast<std::size_t>(kSample * top_k_));
   candidate.draw(kSampleStream, 0, choices);
@@ -73,7 +82,7 @@ double SkewedRouting::maxvio_at(double sigma) const {
 
 // The top_k of log popularity + Gumbel noise are draws without replacement in proportion to the
 // popularities.
-void SkewedRouting::draw(
+void SyntheticRouting::draw(
     std::uint64_t stream, std::uint64_t index, std::span<std::int32_t> choices) const {
   Random random{seed_ + 1 + index, stream};
   std::vector<std::pair<double, std::int32_t>> keys(static_cast<std::size_t>(experts_));
@@ -93,7 +102,7 @@ void SkewedRouting::draw(
   }
 }
 
-void gates_of_drawn(
+void synthetic_gates(
     int top_k,
     std::span<const float> scores,
     std::span<const std::int32_t> choices,

@@ -1,0 +1,19 @@
+// Deprecated: include <muster/parallel/experts/synthetic_routing.h>, namespace muster::parallel.
+// This header will be removed after the next release.
+#pragma once
+
+#include <muster/parallel/experts/synthetic_routing.h>
+
+namespace muster::kernels {
+
+using SkewedRouting [[deprecated("use parallel::SyntheticRouting")]] = parallel::SyntheticRouting;
+
+[[deprecated("use parallel::synthetic_gates")]] inline void gates_of_drawn(
+    int top_k,
+    std::span<const float> scores,
+    std::span<const std::int32_t> choices,
+    std::span<float> gates) {
+  parallel::synthetic_gates(top_k, scores, choices, gates);
+}
+
+}  // namespace muster::kernels
