@@ -10,6 +10,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -25,7 +26,12 @@ using checkpoint::CheckpointInfo;
 
 constexpr std::size_t kValueBytesShown = 60;
 
-// Without a trailing slash, so that its last part is the folder's name.
+struct Run {
+  std::string name;
+  std::vector<CheckpointInfo> checkpoints;  // newest first
+};
+
+// Removes a trailing slash, so that the last part is the folder's name.
 fs::path clean(const fs::path& folder) {
   const fs::path whole = fs::absolute(folder).lexically_normal();
   return whole.has_filename() ? whole : whole.parent_path();
@@ -35,7 +41,7 @@ bool is_checkpoint(const fs::path& folder) {
   return folder.filename().string().starts_with("step-") || fs::exists(folder / "MANIFEST.json");
 }
 
-// The checkpoints of a run folder, or the one that `folder` is.
+// Returns the checkpoints of a run folder, newest first, or `folder` itself if it is one.
 Expected<std::vector<CheckpointInfo>> find(const fs::path& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
@@ -60,8 +66,75 @@ Expected<std::vector<CheckpointInfo>> find(const fs::path& folder) {
   return all;
 }
 
+// The runs of a checkpoint root: one folder each, with checkpoints or at least a generation.
+Expected<std::vector<Run>> find_runs(const fs::path& root) {
+  std::vector<Run> runs;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator{root, error}) {
+    std::error_code ignored;
+    if (!entry.is_directory(ignored) || is_checkpoint(entry.path())) {
+      continue;
+    }
+    const std::string name = entry.path().filename().string();
+    MUSTER_ASSIGN_OR_RETURN(auto checkpoints, checkpoint::list(root, name));
+    if (!checkpoints.empty() || fs::exists(entry.path() / "GENERATION", ignored)) {
+      runs.push_back({name, std::move(checkpoints)});
+    }
+  }
+  if (error) {
+    return io_error(root.string(), error.value());
+  }
+  std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.name < b.name; });
+  return runs;
+}
+
+std::string state_of(const CheckpointInfo& info) {
+  return info.validity.ok() ? "complete" : "DAMAGED: " + info.validity.message();
+}
+
+// One line per run with its newest checkpoint.
+int list_runs(const std::vector<Run>& runs) {
+  const std::int64_t now = unix_ns(SystemClock{}.wall_now());
+  Table table{
+      {{"RUN"},
+       {"CHECKPOINTS", Align::kRight},
+       {"NEWEST STEP", Align::kRight},
+       {"GENERATION", Align::kRight},
+       {"RANKS", Align::kRight},
+       {"SIZE", Align::kRight},
+       {"AGE", Align::kRight},
+       {"STATE"}}};
+  bool damaged = false;
+  for (const Run& run : runs) {
+    if (run.checkpoints.empty()) {
+      table.add({run.name, "0", "-", "-", "-", "-", "-", "no checkpoint yet"});
+      continue;
+    }
+    const CheckpointInfo& newest = run.checkpoints.front();
+    damaged = damaged || !newest.validity.ok();
+    table.add(
+        {run.name,
+         std::to_string(run.checkpoints.size()),
+         std::to_string(newest.step.value()),
+         std::to_string(newest.generation.value()),
+         std::to_string(newest.world_size),
+         format_bytes(newest.bytes),
+         format_age_of(newest.committed_unix_ns, now),
+         state_of(newest)});
+  }
+  std::fputs(table.to_string().c_str(), stdout);
+  return damaged ? kExitError : 0;
+}
+
 Expected<int> list(const fs::path& folder) {
-  MUSTER_ASSIGN_OR_RETURN(const auto all, find(folder));
+  auto found = find(folder);
+  if (found.status().code() == StatusCode::kNotFound && fs::is_directory(folder)) {
+    MUSTER_ASSIGN_OR_RETURN(const auto runs, find_runs(folder));
+    if (!runs.empty()) {
+      return list_runs(runs);
+    }
+  }
+  MUSTER_ASSIGN_OR_RETURN(const auto all, std::move(found));
   const std::int64_t now = unix_ns(SystemClock{}.wall_now());
   Table table{
       {{"STEP", Align::kRight},
@@ -81,7 +154,7 @@ Expected<int> list(const fs::path& folder) {
          format_bytes(info.bytes),
          format_age_of(info.committed_unix_ns, now),
          info.pinned ? "yes" : "",
-         info.validity.ok() ? "complete" : "DAMAGED: " + info.validity.message()});
+         state_of(info)});
   }
   std::fputs(table.to_string().c_str(), stdout);
   return damaged ? kExitError : 0;
@@ -174,12 +247,12 @@ Status verify_one(const CheckpointInfo& info) {
 
 Expected<int> verify(const fs::path& folder) {
   MUSTER_ASSIGN_OR_RETURN(const auto all, find(folder));
+  const SystemClock clock;
   int damaged = 0;
   for (const CheckpointInfo& info : all) {
-    const auto started = std::chrono::steady_clock::now();
+    const MonotonicTime started = clock.now();
     const Status status = verify_one(info);
-    const double took =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+    const double took = std::chrono::duration<double>(clock.now() - started).count();
     const std::string name = info.path.filename().string();
     if (status.ok()) {
       std::printf(
@@ -204,20 +277,22 @@ Action declare_ckpt(CLI::App& command, const Tail& /*tail*/) {
   };
 
   static constexpr Entry kEntries[] = {
-      {"list", "One line per checkpoint; sizes are checked, contents are not", list},
+      {"list", "List checkpoints, or the runs of a root; checks sizes, not contents", list},
       {"show", "Tensors and values of a checkpoint (of a run: the newest)", show},
-      {"verify", "Check every byte against its hash; names what is damaged", verify}};
+      {"verify", "Check every byte against its hash and name what is damaged", verify}};
   command.footer(
-      "DIR is a run's folder (<checkpoint-root>/<run>) or one checkpoint in it.\n"
-      "The exit code is 1 when something is damaged.\n\n"
+      "DIR is a run's folder (<checkpoint-root>/<run>) or one checkpoint in it; `list` also takes\n"
+      "the root and shows each run with its newest checkpoint.\n"
+      "The exit code is 1 if something is damaged.\n\n"
       "Examples:\n"
+      "  muster ckpt list checkpoints\n"
       "  muster ckpt list checkpoints/moby\n"
       "  muster ckpt verify checkpoints/moby/step-120.gen-2");
   command.require_subcommand(1);
   const auto folder = std::make_shared<std::string>();
   for (const Entry& entry : kEntries) {
     command.add_subcommand(entry.name, entry.summary)
-        ->add_option("DIR", *folder, "Run folder or checkpoint")
+        ->add_option("DIR", *folder, "Run folder, checkpoint or, for list, checkpoint root")
         ->required();
   }
   return [folder, &command]() -> int {

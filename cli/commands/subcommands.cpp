@@ -11,12 +11,22 @@ namespace {
 
 constexpr std::array kSubcommands{
     Subcommand{"demo", "Train, break and recover a small job in two minutes", false, declare_demo},
-    Subcommand{"run", "Start the ranks of a training job and keep them going", true, declare_run},
-    Subcommand{"collector", "Store, judge and show what the ranks send", false, declare_collector},
-    Subcommand{"status", "Show what a collector's database knows of a run", false, declare_status},
+    Subcommand{
+        "run",
+        "Start the ranks of a training job and restart them after a failure",
+        true,
+        declare_run},
+    Subcommand{
+        "collector", "Store, judge and show the telemetry of the ranks", false, declare_collector},
+    Subcommand{
+        "status",
+        "Show the runs, ranks and events in a collector's database",
+        false,
+        declare_status},
     Subcommand{"send", "Send a command to a run", false, declare_send},
     Subcommand{"ckpt", "List, show and verify checkpoints", false, declare_ckpt},
     Subcommand{"plan", "Show what a model costs per rank, before any run", false, declare_plan},
+    Subcommand{"completion", "Print a completion script for a shell", false, declare_completion},
 };
 
 }  // namespace
@@ -42,7 +52,8 @@ Expected<std::string> read_token(const std::filesystem::path& path) {
   MUSTER_ASSIGN_OR_RETURN(std::string token, read_file(path, 4096));
   token.erase(std::min(token.find_first_of("\r\n"), token.size()));
   if (token.empty()) {
-    return invalid_argument(path.string() + " holds no token in its first line");
+    return invalid_argument(
+        "the first line of " + path.string() + " must be a token, got an empty line");
   }
   return token;
 }

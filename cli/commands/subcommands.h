@@ -16,7 +16,7 @@ class App;
 
 namespace muster::cli {
 
-// What stands behind "--" on the command line; only some subcommands take it.
+// The arguments after "--" on the command line; only some subcommands accept them.
 using Tail = std::vector<std::string>;
 
 // Runs after parsing; returns the exit code.
@@ -30,7 +30,7 @@ struct Subcommand {
   Action (*declare)(CLI::App& command, const Tail& tail);
 };
 
-// In the order of the help text.
+// All subcommands, in the order of the help text.
 [[nodiscard]] std::span<const Subcommand> subcommands();
 
 Action declare_run(CLI::App& command, const Tail& tail);
@@ -40,14 +40,17 @@ Action declare_status(CLI::App& command, const Tail& tail);
 Action declare_send(CLI::App& command, const Tail& tail);
 Action declare_demo(CLI::App& command, const Tail& tail);
 Action declare_plan(CLI::App& command, const Tail& tail);
+Action declare_completion(CLI::App& command, const Tail& tail);
 
 inline constexpr int kExitError = 1;
 inline constexpr int kExitUsage = 2;
 
-// "muster <command>: <message>" on stderr; kExitUsage for kInvalidArgument, else kExitError.
+// Prints "muster <command>: <message>" to stderr. Returns kExitUsage for kInvalidArgument, else
+// kExitError.
 int fail(std::string_view command, const Status& status);
 
-// The first line of a token file; empty when `path` is. kInvalidArgument for a file without one.
+// Returns the first line of a token file, or an empty text if `path` is empty. kInvalidArgument if
+// that line is empty.
 [[nodiscard]] Expected<std::string> read_token(const std::filesystem::path& path);
 
 }  // namespace muster::cli

@@ -55,7 +55,7 @@ void Liveness::opened(const wire::Hello& hello, MonotonicTime now) {
     forget_oldest();
   }
   Run& run = runs_[hello.identity.run_id];
-  run.heard_at = std::max(run.heard_at, now);
+  run.last_received_at = std::max(run.last_received_at, now);
   if (!is_agent(hello) || hello.identity.generation < run.generation) {
     return;
   }
@@ -72,7 +72,7 @@ void Liveness::heard(const wire::Hello& hello, std::int64_t step, MonotonicTime 
   if (run == nullptr) {
     return;
   }
-  run->heard_at = std::max(run->heard_at, now);
+  run->last_received_at = std::max(run->last_received_at, now);
   if (is_agent(hello)) {
     RankState& rank = run->ranks[hello.identity.rank];
     rank.step = std::max(rank.step, step);
@@ -108,7 +108,7 @@ std::vector<LivenessFinding> Liveness::judge(MonotonicTime now) {
   for (auto& [run_id, run] : runs_) {
     for (auto& [number, rank] : run.ranks) {
       const bool gone = !rank.connected && !rank.may_leave && !rank.reported;
-      if (gone && now - rank.closed_at >= lost_after_ && run.heard_at > rank.closed_at) {
+      if (gone && now - rank.closed_at >= lost_after_ && run.last_received_at > rank.closed_at) {
         rank.reported = true;
         findings.push_back(
             {run_id,
@@ -129,7 +129,7 @@ std::vector<LivenessFinding> Liveness::judge(MonotonicTime now) {
 void Liveness::forget_oldest() {
   const auto oldest =
       std::min_element(runs_.begin(), runs_.end(), [](const auto& a, const auto& b) {
-        return a.second.heard_at < b.second.heard_at;
+        return a.second.last_received_at < b.second.last_received_at;
       });
   runs_.erase(oldest);
 }

@@ -58,7 +58,7 @@ class Liveness {
 
   struct Run {
     Generation generation;
-    MonotonicTime heard_at{};
+    MonotonicTime last_received_at{};
     std::map<Rank, RankState> ranks;
     detect::RankLiveness progress{detect::LivenessOptions{}};
   };

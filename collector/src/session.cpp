@@ -44,7 +44,7 @@ Session::Session(asio::ip::tcp::socket socket, std::uint64_t id, SessionHost& ho
       host_(host),
       read_buffer_(kReadBytes),
       opened_at_(host.now()),
-      heard_at_(opened_at_),
+      last_received_at_(opened_at_),
       sent_at_(opened_at_) {
   reader_.limit(wire::kHelloBytesMax);
 }
@@ -67,7 +67,7 @@ asio::awaitable<void> Session::read_loop(std::shared_ptr<Session> self) {
     if (error) {
       break;
     }
-    self->heard_at_ = self->host_.now();
+    self->last_received_at_ = self->host_.now();
     if (self->state_ == State::kEnding) {
       continue;  // Read on, so that closing does not reset the connection under the Goodbye.
     }
@@ -92,7 +92,7 @@ asio::awaitable<void> Session::wait_for_room(std::shared_ptr<Session> self) {
   self->paused_ = true;
   co_await self->host_.wait_for_room();
   self->paused_ = false;
-  self->heard_at_ = self->host_.now();
+  self->last_received_at_ = self->host_.now();
 }
 
 bool Session::next_task(Task& task) {
@@ -242,7 +242,7 @@ void Session::tick(MonotonicTime now) {
     end("no Hello came in time", true);
   } else if (state_ == State::kEnding && now - ending_at_ > options.linger_timeout) {
     abort();
-  } else if (state_ == State::kOpen && !paused_ && now - heard_at_ > options.idle_timeout) {
+  } else if (state_ == State::kOpen && !paused_ && now - last_received_at_ > options.idle_timeout) {
     end("nothing was received for " +
             std::to_string(
                 std::chrono::duration_cast<std::chrono::seconds>(options.idle_timeout).count()) +

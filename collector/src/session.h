@@ -113,7 +113,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool said_goodbye_{false};
   bool superseded_{false};
   MonotonicTime opened_at_;
-  MonotonicTime heard_at_;
+  MonotonicTime last_received_at_;
   MonotonicTime sent_at_;
   MonotonicTime write_began_at_;
   MonotonicTime ending_at_;

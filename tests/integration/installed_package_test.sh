@@ -1,17 +1,77 @@
 #!/usr/bin/env bash
-# Installs muster into a scratch folder, builds examples/minimal against it with find_package, and
-# trains with it on two ranks to a loss near 0.   installed_package_test.sh SOURCE BUILD MUSTER
+# Follows README.md word for word on an installed tree: builds its program against the package, then
+# runs its commands in order.   installed_package_test.sh SOURCE BUILD
+# Only the ports differ: the collector takes free ones, so that two runs of this test never meet.
 set -euo pipefail
-source_dir=$1 build_dir=$2 muster=$3
+source_dir=$1 build_dir=$2
+here=$source_dir/tests/integration
 scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+collector=
+finish() {
+  if [ -n "$collector" ]; then
+    kill "$collector" 2>/dev/null || true
+    wait "$collector" || true
+  fi
+  rm -rf "$scratch"
+}
+trap finish EXIT
 
-cmake --install "$build_dir" --prefix "$scratch/prefix" >"$scratch/install.log" ||
-  { cat "$scratch/install.log"; exit 1; }
-cmake -S "$source_dir/examples/minimal" -B "$scratch/build" -G Ninja \
-  -DCMAKE_PREFIX_PATH="$scratch/prefix" >"$scratch/configure.log" 2>&1 ||
-  { cat "$scratch/configure.log"; exit 1; }
-cmake --build "$scratch/build" >"$scratch/build.log" 2>&1 || { tail -n 40 "$scratch/build.log"; exit 1; }
-"$muster" run --nproc-per-node 2 --run-id package --checkpoint-root "$scratch/checkpoints" \
-  -- "$scratch/build/train" | tee "$scratch/out"
-grep -q 'step 300: loss 0\.00' "$scratch/out"
+fail() {
+  echo "FAIL: $1" >&2
+  [ $# -lt 2 ] || tail -n 40 "$2" >&2
+  exit 1
+}
+
+cmake --install "$build_dir" --prefix "$scratch/prefix" >"$scratch/log" 2>&1 || fail install "$scratch/log"
+export PATH=$scratch/prefix/bin:$PATH
+for file in bin/moe_lm share/bash-completion/completions/muster share/zsh/site-functions/_muster \
+  share/fish/vendor_completions.d/muster.fish share/man/man1/muster{,-run,-collector,-status,-send,-ckpt,-plan,-plan-ep}.1; do
+  [ -s "$scratch/prefix/$file" ] || fail "the installed tree has no $file"
+done
+bash -n "$scratch/prefix/share/bash-completion/completions/muster" || fail "the bash completion"
+grep -qF '\-\-nproc\-per\-node' "$scratch/prefix/share/man/man1/muster-run.1" || fail "muster-run.1 lists no options"
+
+mkdir "$scratch/job"
+cd "$scratch/job"
+python3 "$here/readme_blocks.py" "$source_dir/README.md" program >train.cpp
+cp "$source_dir/examples/minimal/CMakeLists.txt" .
+{ cmake -S . -B build -G Ninja -DCMAKE_PREFIX_PATH="$scratch/prefix" && cmake --build build; } \
+  >"$scratch/log" 2>&1 || fail "building the program of README.md" "$scratch/log"
+mv build/train .
+
+run_command() {
+  case $1 in
+    *"muster collector"*"&")
+      mkfifo collector.out
+      eval "${1%&} --listen 127.0.0.1:0 --http 127.0.0.1:0 >collector.out 2>collector.log &"
+      collector=$!
+      exec 4<collector.out  # Stays open: the collector must not meet a closed pipe.
+      read -r -t 60 _ MUSTER_COLLECTOR <&4 || fail "muster collector printed no address" collector.log
+      export MUSTER_COLLECTOR
+      ;;
+    *)
+      eval "$1" </dev/null >out 2>&1 || fail "$1" out
+      cat out
+      ;;
+  esac
+}
+
+expect() { grep -qE "$1" out || fail "no '$1' in the output of: $command" out; }
+
+seen=
+while read -r command <&3; do
+  run=$(ls checkpoints 2>/dev/null | head -n 1)
+  typed=$(sed -E "s/127\.0\.0\.1:29600/${MUSTER_COLLECTOR-}/; s/\bRUN\b/$run/g" <<<"$command")
+  echo "+ $typed"
+  run_command "$typed"
+  case $command in *"muster run"*) expect 'step 300: loss 0\.00' ;; esac
+  case $command in *"muster send"*) expect '^command [0-9]+: ' ;; esac
+  case $command in *"ckpt list"*) expect 'complete' ;; esac
+  case $command in *"ckpt verify"*) expect ': intact, ' ;; esac
+  case $command in *"muster status"*) expect "^$run " ;; esac
+  seen+="$command;"
+done 3< <(python3 "$here/readme_blocks.py" "$source_dir/README.md" commands)
+
+for name in collector run send "ckpt verify" status plan; do
+  [[ $seen == *"muster $name"* ]] || fail "README.md does not show muster $name"
+done

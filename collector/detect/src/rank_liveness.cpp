@@ -42,14 +42,14 @@ void RankLiveness::observe(
   const auto [found, fresh] = ranks_.try_emplace(rank);
   RankState& state = found->second;
   if (fresh) {
-    state.heard_at = at;
+    state.last_received_at = at;
   }
-  if (at > state.heard_at) {
+  if (at > state.last_received_at) {
     // A silence that was called a loss is no measure of what is usual.
     if (!state.lost) {
-      state.interval_s = smooth(state.interval_s, seconds(at - state.heard_at));
+      state.interval_s = smooth(state.interval_s, seconds(at - state.last_received_at));
     }
-    state.heard_at = at;
+    state.last_received_at = at;
   }
   state.lost = false;
   state.step = std::max(state.step, step);
@@ -80,7 +80,7 @@ std::chrono::nanoseconds RankLiveness::allowance(const RankState& state) const {
 std::vector<Finding> RankLiveness::judge(MonotonicTime now) {
   std::vector<Finding> findings;
   for (auto& [rank, state] : ranks_) {
-    const std::chrono::nanoseconds silence = now - state.heard_at;
+    const std::chrono::nanoseconds silence = now - state.last_received_at;
     const std::chrono::nanoseconds allowed = allowance(state);
     if (state.lost || silence <= allowed) {
       continue;

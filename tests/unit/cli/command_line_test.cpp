@@ -27,11 +27,11 @@ class CommandLine : public ::testing::Test {
 
   void TearDown() override { fs::remove_all(folder_); }
 
-  void commit_checkpoint(std::int64_t step) {
+  void commit_checkpoint(std::int64_t step, const std::string& run_id = "moby") {
     checkpoint::WriterOptions options;
     options.root = folder_;
-    options.run_id = "moby";
-    options.generation = checkpoint::allocate_generation(folder_, "moby").value();
+    options.run_id = run_id;
+    options.generation = checkpoint::allocate_generation(folder_, run_id).value();
     auto writer = checkpoint::Writer::create(options).value();
     const std::vector<std::byte> data(4096, std::byte{7});
     checkpoint::RankState state;
@@ -198,6 +198,30 @@ TEST_F(CommandLine, CkptListsShowsAndVerifiesARun) {
   EXPECT_EQ(verify.exit_code, 0) << verify.err;
   expect_part(verify.out, "step-20.gen-2: intact");
   expect_part(verify.err, "checking rank-0.safetensors");
+}
+
+TEST_F(CommandLine, CkptListOfARootListsItsRunsWithTheirNewestCheckpoint) {
+  commit_checkpoint(10);
+  commit_checkpoint(20);
+  commit_checkpoint(7, "dick");
+  ASSERT_TRUE(checkpoint::allocate_generation(folder_, "new"));
+  fs::create_directories(folder_ / "notes");
+  const ProgramResult list = muster({"ckpt", "list", folder_.string()});
+  EXPECT_EQ(list.exit_code, 0) << list.err;
+  expect_part(list.out, "RUN   CHECKPOINTS  NEWEST STEP  GENERATION  RANKS");
+  expect_part(list.out, "\ndick            1            7           1      1  ");
+  expect_part(list.out, "\nmoby            2           20           2      1  ");
+  expect_part(list.out, "\nnew             0            -");
+  EXPECT_EQ(list.out.find("notes"), std::string::npos) << list.out;
+  EXPECT_LT(list.out.find("dick"), list.out.find("moby"));
+}
+
+TEST_F(CommandLine, CkptListOfARootFailsIfANewestCheckpointIsDamaged) {
+  commit_checkpoint(10);
+  fs::resize_file(folder_ / "moby" / "step-10.gen-1" / "rank-0.safetensors", 100);
+  const ProgramResult list = muster({"ckpt", "list", folder_.string()});
+  EXPECT_EQ(list.exit_code, 1);
+  expect_part(list.out, "DAMAGED");
 }
 
 TEST_F(CommandLine, CkptVerifyNamesTheDamageAndFails) {

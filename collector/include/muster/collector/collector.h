@@ -18,8 +18,8 @@ namespace muster::collector {
 struct CollectorOptions {
   std::filesystem::path database;
   std::string listen{"127.0.0.1:29600"};  // agents; port 0 picks a free one
-  std::filesystem::path policy;           // empty: the built-in default policy
-  std::string token;                      // required from agents and operators when not empty
+  std::filesystem::path policy;           // if empty, the built-in default policy is used
+  std::string token;                      // if not empty, agents and operators must present it
 };
 
 class Collector {
@@ -35,14 +35,15 @@ class Collector {
   Collector& operator=(Collector&&) = delete;
   virtual ~Collector() = default;
 
-  // The address agents connect to, "127.0.0.1:41234".
+  // Returns the address that agents connect to, "127.0.0.1:41234".
   [[nodiscard]] virtual std::string address() const = 0;
 
-  // Issues a command as an operator (the dashboard's buttons). Any thread; blocks until stored.
+  // Issues a command as an operator (the dashboard's buttons). Blocks until the command is stored.
+  // Callable from any thread.
   [[nodiscard]] virtual Expected<CommandId> issue(
       const std::string& run_id, CommandKind kind, double argument, const std::string& reason) = 0;
 
-  // Prometheus exposition text. Any thread.
+  // Returns the Prometheus exposition text. Callable from any thread.
   [[nodiscard]] virtual std::string metrics_text() = 0;
 
   // Closes sessions, commits, joins threads. Idempotent.

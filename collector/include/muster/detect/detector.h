@@ -19,15 +19,15 @@ struct HeadLogit {
   double value{0};
 };
 
-// An attention layer in one step. NaN: not known.
+// An attention layer in one step. Unknown values are NaN.
 struct AttentionLayer {
   int layer{-1};
-  double mode{std::numeric_limits<double>::quiet_NaN()};  // 0: full, else block attention.
+  double mode{std::numeric_limits<double>::quiet_NaN()};  // 0 is full, else block attention.
   double query_reach{std::numeric_limits<double>::quiet_NaN()};
   double block_reach{std::numeric_limits<double>::quiet_NaN()};
 };
 
-// A layer of experts in one step. NaN: not known.
+// A layer of experts in one step. Unknown values are NaN.
 struct ExpertLayer {
   int layer{-1};
   double rank_imbalance{std::numeric_limits<double>::quiet_NaN()};  // rho = max / mean rank load
@@ -41,16 +41,17 @@ struct StepObservation {
   double loss{0};
   double gradient_norm{0};
   double nonfinite_count{0};
-  double max_logit{0};  // over all layers and heads; NaN when there are none
+  double max_logit{0};  // over all layers and heads; NaN if there are none
   int max_logit_layer{-1};
   int max_logit_head{-1};
-  std::vector<HeadLogit> head_logits;  // Every head, where known; empty: max_logit alone is judged.
+  std::vector<HeadLogit> head_logits;  // All known heads; if empty, only max_logit is judged.
   bool skipped{false};
-  std::vector<AttentionLayer> attention;  // Ascending by layer; layers that publish nothing: none.
-  std::vector<ExpertLayer> experts;       // Likewise.
+  std::vector<AttentionLayer>
+      attention;                     // Ascending by layer, without layers that publish nothing.
+  std::vector<ExpertLayer> experts;  // Likewise.
 };
 
-// What a detector found, with the numbers it was found from.
+// A detected problem and the numbers behind it.
 struct Finding {
   // "nonfinite", "spike", "spike_persistent", "max_logit", "rank_lost", "no_progress",
   // "attention_reach_low", "expert_imbalance", "ep_rank_waited_for"

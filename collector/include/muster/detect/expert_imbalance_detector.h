@@ -1,5 +1,5 @@
-// Ranks that get unequal work although experts get what they always got: rho (max over mean rank
-// load) jumps while maxvio (of experts) stays. Then it is not the router but where the experts lie,
+// Finds unequal work of ranks while the load of experts is as usual: rho (max over mean rank load)
+// jumps but maxvio (of experts) stays. Then the cause is the placement of experts, not the router,
 // and moving or copying experts helps.
 //
 // Each layer is judged against its own last values, as SpikeDetector judges: while rho is high both
@@ -33,7 +33,7 @@ class ExpertImbalanceDetector {
  public:
   explicit ExpertImbalanceDetector(ExpertImbalanceOptions options) : options_(options) {}
 
-  // A layer whose rho is not finite is passed over; one without maxvio counts as flat.
+  // Skips layers whose rho is not finite. A layer without maxvio counts as flat.
   [[nodiscard]] std::vector<Finding> observe(const StepObservation& observation);
 
   void reset() { layers_.clear(); }
@@ -44,7 +44,7 @@ class ExpertImbalanceDetector {
 
     RobustWindow rho;
     RobustWindow maxvio;
-    std::vector<ExpertLayer> frozen;  // Values held back since rho is high.
+    std::vector<ExpertLayer> frozen;  // Values held back since rho became high.
     Streak streak;
   };
 

@@ -1,19 +1,19 @@
 // All detectors of one run over its stream of steps, fed in any order, judging in step order.
 //
 // Watermark policy. Steps are judged in ascending order. A step that is not the next one waits for
-// the missing ones until `reorder_steps` of them wait; then the gap is given up and judging goes on
-// at the lowest waiting step. A step of a given-up gap that still arrives is late: it is judged for
-// what needs no history (nonfinite) and counted. A step judged before is a duplicate: ignored and
-// counted. So the same steps give the same findings in any order that is off by less than
-// `reorder_steps`. A generation begins at the first of its steps that arrives; steps of older
+// the missing ones until `reorder_steps` steps wait; then the gap is given up and judging continues
+// at the lowest waiting step. A step of such a gap that still arrives is late: it is counted and
+// judged only for what needs no history (nonfinite). A step judged before is a duplicate: ignored
+// and counted. The same steps therefore give the same findings in any order that is off by less
+// than `reorder_steps`. A generation begins at the first of its steps that arrives; steps of older
 // generations are ignored.
 //
-// A new generation empties all windows: nothing but nonfinite values and logits is found until they
-// have warmed up. Skipped steps and values that are not finite never enter a window.
+// A new generation empties all windows: until they have warmed up, only nonfinite values and logits
+// are found. Skipped steps and values that are not finite never enter a window.
 //
 // Attention modes. Loss and gradient norm have a baseline per set of modes of all layers, logits
-// one per head and mode: a switch goes to the new mode's own window, which warms up when it is the
-// first time, and a switch back finds the old one. What is open when a mode ends is closed with it.
+// one per head and mode. A switch to a new mode starts a new window, which has to warm up; a switch
+// back resumes the old one. Episodes that are open when a mode ends are closed with it.
 //
 // A value; copy it to fork a simulation. Not thread-safe.
 #pragma once
@@ -40,7 +40,7 @@ struct JobDetectorOptions {
   MaxLogitOptions max_logit;
   ReachOptions reach;
   ExpertImbalanceOptions expert_imbalance;
-  std::size_t baselines_max{16};  // Sets of modes remembered; the one longest out of use goes.
+  std::size_t baselines_max{16};  // Sets of modes remembered; the least recently used is evicted.
   std::size_t reorder_steps{16};
 };
 
@@ -48,24 +48,24 @@ class JobDetector {
  public:
   explicit JobDetector(JobDetectorOptions options);
 
-  // What this observation, and those that waited for it, give; ascending by step.
+  // Returns the findings of this observation and of those that waited for it, ascending by step.
   [[nodiscard]] std::vector<Finding> observe(const StepObservation& observation);
 
-  // What an event says of a layer's mode; see ModeTracker. Best before the step it is of.
+  // Records a layer's mode from an event; see ModeTracker. Call before the step of the change.
   void note(const ModeChange& change) { modes_.note(change); }
 
-  // Judges whatever still waits, gaps or not: at the end of a run or generation.
+  // Judges all steps that still wait, despite gaps: at the end of a run or generation.
   [[nodiscard]] std::vector<Finding> flush();
 
   [[nodiscard]] std::uint64_t late_count() const { return late_count_; }
 
   [[nodiscard]] std::uint64_t duplicate_count() const { return duplicate_count_; }
 
-  // How often a layer went to another mode's baseline.
+  // Returns the number of times a layer switched to another mode's baseline.
   [[nodiscard]] std::uint64_t switch_count() const { return modes_.switch_count(); }
 
  private:
-  // What loss and gradient norm usually are under one set of modes.
+  // Usual loss and gradient norm under one set of modes.
   struct Baseline {
     SpikeDetector loss;
     SpikeDetector gradient_norm;
@@ -87,9 +87,9 @@ class JobDetector {
   ExpertImbalanceDetector expert_imbalance_;
   ModeTracker modes_;
   std::map<std::vector<int>, Baseline> baselines_;  // By the modes of all layers.
-  std::vector<int> baseline_key_;                   // Of the last step judged.
+  std::vector<int> baseline_key_;                   // Modes of the last step judged.
   std::optional<std::int64_t> generation_;
-  std::optional<std::int64_t> next_step_;            // Nothing: no step of the generation yet.
+  std::optional<std::int64_t> next_step_;            // Empty before the generation's first step.
   std::map<std::int64_t, StepObservation> waiting_;  // At most reorder_steps.
   std::map<std::int64_t, std::int64_t> given_up_;    // Gaps [begin, end), the newest 64.
   std::uint64_t late_count_{0};

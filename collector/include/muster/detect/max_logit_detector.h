@@ -1,6 +1,6 @@
-// Attention logits of a head above tau: found once when a head crosses, and again only after it has
-// come back below a lower bound. What a head did in another attention mode is another matter: full
-// attention sees logits that block attention leaves out.
+// Finds attention logits above tau: once when a head crosses, and again only after it has fallen
+// below a lower bound. Attention modes are tracked separately, since full attention sees logits
+// that block attention leaves out.
 //
 // A value; steps must come in order (see JobDetector).
 #pragma once
@@ -24,8 +24,8 @@ class MaxLogitDetector {
  public:
   explicit MaxLogitDetector(MaxLogitOptions options) : options_(options) {}
 
-  // Logits that are not finite are passed over: they are NonfiniteDetector's.
-  // `modes` have observed this step.
+  // Skips logits that are not finite: NonfiniteDetector finds those. `modes` must have observed
+  // this step.
   [[nodiscard]] std::vector<Finding> observe(
       const StepObservation& observation, const ModeTracker& modes = {});
 

@@ -1,9 +1,9 @@
-// Which attention mode every layer is in at a step: what baselines are kept apart by.
+// Attention mode of every layer at a step: the key by which baselines are separated.
 //
-// A step's own samples say whether a layer is full or in block attention: they come with the values
-// that are judged, in step order, once. Events are asked for one thing that samples leave out,
-// which blocks and how many: an event that is late, repeated or lost can give a baseline the wrong
-// name, but never move a step to the baseline of the other kind.
+// Full or block attention is read from the step's samples, which arrive with the judged values, in
+// step order, once. Events supply only what samples leave out, the size and number of blocks. An
+// event that is late, repeated or lost can therefore give a baseline the wrong name, but never move
+// a step to a baseline of the other kind.
 //
 // A value; copy it to fork a simulation. Not thread-safe.
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace muster::detect {
 
-// What an "attention_mode_changed" event says. Texts are "full" or "moba:BLOCK,TOPK".
+// Content of an "attention_mode_changed" event. Texts are "full" or "moba:BLOCK,TOPK".
 struct ModeChange {
   std::int64_t generation{0};
   std::int64_t step{0};  // The first step in the new mode.
@@ -29,27 +29,27 @@ struct ModeChange {
 class ModeTracker {
  public:
   static constexpr int kUnknown = -1;
-  static constexpr int kFull = 0;  // Larger numbers: block attention, one number per variant.
+  static constexpr int kFull = 0;  // Larger numbers are variants of block attention.
 
-  // Forgets modes and variants, but not what was said of this or a later generation.
+  // Forgets modes and variants, but keeps changes recorded for this or a later generation.
   void begin(std::int64_t generation);
 
-  // Saying the same twice changes nothing; older generations are ignored.
+  // Records a change. Repetitions have no effect; older generations are ignored.
   void note(const ModeChange& change);
 
-  // Steps in ascending order. A layer without a mode keeps the one it had.
+  // Takes steps in ascending order. A layer without a mode keeps the one it had.
   void observe(const StepObservation& observation);
 
-  // kUnknown for a layer that never said.
+  // Returns kUnknown for a layer that has not reported a mode.
   [[nodiscard]] int mode_of(int layer) const;
 
-  // "full", "moba:512,3", "block attention" when only the kind is known, "" when nothing is.
+  // Returns "full" or "moba:512,3"; "block attention" if only the kind is known; "" if unknown.
   [[nodiscard]] std::string text_of(int layer) const;
 
-  // The modes of all layers, ascending by layer: equal for equal sets of modes.
+  // Returns the modes of all layers, ascending by layer: equal for equal sets of modes.
   [[nodiscard]] const std::vector<int>& all() const { return all_; }
 
-  // How often a layer went from one known mode to another.
+  // Returns the number of switches of a layer from one known mode to another.
   [[nodiscard]] std::uint64_t switch_count() const { return switch_count_; }
 
  private:
@@ -60,7 +60,7 @@ class ModeTracker {
 
   struct Layer {
     std::map<std::int64_t, Change> changes;  // By step; the newest kChangesMax.
-    std::vector<std::string> variants;  // Of block attention; mode 1 is the first. "": unnamed.
+    std::vector<std::string> variants;  // Names of modes 1, 2, ...: block attention; may be "".
     int mode{kUnknown};
   };
 
@@ -69,7 +69,7 @@ class ModeTracker {
 
   std::int64_t generation_{-1};
   std::map<int, Layer> layers_;
-  std::vector<ModeChange> ahead_;  // Of generations that have not begun; at most kChangesMax.
+  std::vector<ModeChange> ahead_;  // Changes in generations to come; at most kChangesMax.
   std::vector<int> all_;
   std::uint64_t switch_count_{0};
 };

@@ -1,7 +1,7 @@
 // NaN and infinities, found at the step they appear, without any warm-up.
 //
-// A long streak is found again at every power of two of its length, so that hours of NaN leave a
-// trail and not a flood. A value; steps must come in order (see JobDetector).
+// A long streak is found again at every power of two of its length, so that hours of NaN give a
+// few findings and not a flood. A value; steps must come in order (see JobDetector).
 #pragma once
 
 #include <muster/detect/detector.h>
@@ -11,8 +11,8 @@
 
 namespace muster::detect {
 
-// What is not finite in this one step, without any memory; empty when all is well.
-// NaN as max_logit means that there are no logits and is well.
+// Returns the values of this one step that are not finite, without any memory. A max_logit of NaN
+// means that there are no logits and is not a finding.
 [[nodiscard]] std::vector<Finding> find_nonfinite(const StepObservation& observation);
 
 class NonfiniteDetector {

@@ -1,11 +1,11 @@
-// Layers that learn from too little: with a loss on few tokens, block attention hands gradients to
-// the few key blocks that those tokens chose, while the loss itself looks healthy.
+// Finds layers that learn from too little: with a loss on few tokens, block attention passes
+// gradients only to the few key blocks that those tokens chose, while the loss looks healthy.
 //
 // Two shares of a layer are judged, each only where more full attention can raise it: its block
-// reach unless it is full, and its query reach when some layer above it is not full (of the last
-// layer it is the share of tokens with a loss, which is the data's). Layers whose mode is not known
-// count as block attention. Found once when a share has been low for some steps in a row, and again
-// only after as many healthy ones.
+// reach unless it is full, and its query reach if some layer above it is not full. (In the last
+// layer the query reach is the share of tokens with a loss, a property of the data.) Layers of
+// unknown mode count as block attention. A layer is found once when a share has been low for some
+// steps in a row, and again only after as many healthy ones.
 //
 // A value; steps must come in order (see JobDetector).
 #pragma once
@@ -31,7 +31,7 @@ class ReachDetector {
  public:
   explicit ReachDetector(ReachOptions options) : options_(options) {}
 
-  // `modes` have observed this step.
+  // `modes` must have observed this step.
   [[nodiscard]] std::vector<Finding> observe(
       const StepObservation& observation, const ModeTracker& modes);
 

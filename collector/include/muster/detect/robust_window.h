@@ -17,20 +17,20 @@ struct ScaleFloor {
 
 class RobustWindow {
  public:
-  // `capacity` > 0 values are kept.
+  // Keeps the last `capacity` values; `capacity` must be positive.
   RobustWindow(std::size_t capacity, ScaleFloor floor);
 
-  // `value` must be finite. The oldest leaves when the window is full.
+  // Adds a finite value; a full window drops its oldest.
   void push(double value);
   void clear();
 
   [[nodiscard]] std::size_t size() const { return ordered_.size(); }
 
-  // 0 when empty.
+  // Returns 0 if the window is empty.
   [[nodiscard]] double median() const;
-  // 1.4826 * MAD, which is the standard deviation of a normal stream, but at least the floor.
+  // Returns 1.4826 * MAD, the standard deviation of a normal stream, but at least the floor.
   [[nodiscard]] double scale() const;
-  // (value - median) / scale; positive above the median. 0 when empty.
+  // Returns (value - median) / scale, positive above the median, or 0 if the window is empty.
   [[nodiscard]] double z(double value) const;
 
  private:

@@ -1,4 +1,4 @@
-// A scalar that jumps up: one step above a robust threshold, or several of the last few.
+// Finds jumps of a scalar: one step above a robust threshold, or several of the last few.
 //
 // Values are judged against median and MAD of the last accepted ones. While a value or an episode
 // is abnormal the window is frozen, so that a spike does not become the normal it is judged by;
@@ -23,7 +23,7 @@ struct SpikeOptions {
   double z_threshold{6.0};    // One step above it is a "spike".
   int persist_count{2};       // This many of ...
   int persist_window{3};      // ... the last so many are a "spike_persistent".
-  std::size_t window{128};    // Accepted values that are remembered.
+  std::size_t window{128};    // Accepted values remembered.
   std::size_t warmup{64};     // Accepted values after a reset before anything is found.
   int freeze_steps_max{128};  // Frozen values in a row before the new level is accepted.
   ScaleFloor floor;
@@ -37,16 +37,16 @@ class SpikeDetector {
  public:
   explicit SpikeDetector(SpikeOptions options);
 
-  // A value that is not finite, or not positive where logarithms are judged, is passed over:
-  // neither found nor remembered. A "spike" is found when a streak of high values begins, a
-  // "spike_persistent" once per episode; an episode ends after `persist_window` normal values.
+  // Skips a value that is not finite, or not positive where logarithms are judged. Finds a "spike"
+  // when a streak of high values begins and a "spike_persistent" once per episode; an episode ends
+  // after `persist_window` normal values.
   [[nodiscard]] std::vector<Finding> observe(std::int64_t step, double value);
 
-  // Values stop coming for a while, for another baseline is in use: whatever is open ends here, and
-  // what is still high when they come again is found again. The window stays.
+  // Pauses while another baseline is in use: ends open episodes and keeps the window. Values that
+  // are still high afterwards are found again.
   void suspend();
 
-  // Forgets everything: after a restart, or another change that makes old values no measure.
+  // Forgets everything: after a restart, or any change that makes old values incomparable.
   void reset();
 
   [[nodiscard]] bool alarming() const { return alarming_; }

@@ -1,12 +1,12 @@
-// Something that holds for many steps in a row: opens once, and closes after as many steps without.
-// A value.
+// A condition over consecutive steps: opens after holding for a number of steps in a row, and
+// closes after as many without. A value.
 #pragma once
 
 namespace muster::detect {
 
 class Streak {
  public:
-  // One more step. True when the streak opens: `holds` for the `steps`-th time in a row.
+  // Adds a step. Returns true when the streak opens: `holds` for the `steps`-th time in a row.
   bool update(bool holds, int steps) {
     run_ = holds == holding_ ? run_ + 1 : 1;
     holding_ = holds;
@@ -17,7 +17,7 @@ class Streak {
     return open_;
   }
 
-  // Found, and not over yet.
+  // Returns true from the opening to the close.
   [[nodiscard]] bool open() const { return open_; }
 
  private:

@@ -1,9 +1,9 @@
 // The EP rank that the others wait for, from the wait matrix: M[i][j] is the time that rank i
 // waited for EP rank j in a step. A straggler has a heavy column; its victims have heavy rows.
 //
-// Every rank sends its own row, some steps apart. A step is judged when all ranks that send rows
-// have sent it, in ascending order; a step that misses a row is passed over when `reorder_steps`
-// wait, for a column without a row in it weighs less than it should.
+// Every rank sends its own row, every few steps. A step is judged once all sending ranks have sent
+// it, in ascending order. A step with a missing row is skipped when `reorder_steps` wait, because
+// its columns would weigh too little.
 //
 // A value; copy it to fork a simulation. Not thread-safe.
 #pragma once
@@ -32,7 +32,7 @@ struct WaitOptions {
   friend bool operator==(const WaitOptions&, const WaitOptions&) = default;
 };
 
-// What one rank sends of a step.
+// Row of the wait matrix that one rank sends for a step.
 struct WaitRow {
   std::int64_t generation{0};
   std::int64_t step{0};
@@ -44,14 +44,14 @@ class WaitDetector {
  public:
   explicit WaitDetector(WaitOptions options) : options_(options) {}
 
-  // A row that comes again, or after its step was judged, is ignored, as are rows of an older
-  // generation or of another width. A new generation starts afresh.
+  // Ignores a repeated row, a row whose step was judged, and rows of an older generation or of
+  // another width. A new generation starts afresh.
   [[nodiscard]] std::vector<Finding> observe(const WaitRow& row);
 
  private:
   struct Step {
     std::vector<double> columns;   // Sums over rows.
-    std::set<std::int32_t> ranks;  // Whose rows are in them.
+    std::set<std::int32_t> ranks;  // Ranks whose rows are in the sums.
   };
 
   void begin(const WaitRow& row);

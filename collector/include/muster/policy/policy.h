@@ -1,9 +1,9 @@
-// What to do about a finding: a table of rules, read from a YAML file or built in.
+// Rules that answer findings with actions, read from a YAML file or built in.
 //
 // A rule matches findings by name and plans actions; a cooldown in steps and a budget per run keep
-// a noisy detector from flooding the job. Deciding is pure: no clock, no I/O, state goes in and out
-// as a value. Nothing here is thread-safe; the owner serialises calls. docs/concepts/detectors.md
-// shows the format.
+// a noisy detector from flooding the job. Deciding is pure: no clock, no I/O, state is passed in
+// and out as a value. Nothing here is thread-safe; the owner serialises calls.
+// docs/concepts/detectors.md shows the format.
 #pragma once
 
 #include <muster/common/expected.h>
@@ -29,16 +29,17 @@ enum class ActionKind : std::uint8_t {
   kCheckpointNow,  // CommandKind::kCheckpointNow; `argument` 1 pins it against retention.
   kArmQkClip,      // CommandKind::kSetQkClipThreshold; `argument` = tau.
   kSkipStep,       // CommandKind::kSkipStep.
-  kStop,           // CommandKind::kStop. Destructive: dry run unless the file says otherwise.
+  kStop,           // CommandKind::kStop. Destructive: dry run unless the file sets dry_run: false.
 };
 
-// "record", "alarm", "checkpoint_now", "arm_qk_clip", "skip_step", "stop": the names in the file.
+// Returns "record", "alarm", "checkpoint_now", "arm_qk_clip", "skip_step" or "stop", as in the
+// file.
 [[nodiscard]] const char* to_string(ActionKind kind);
 
 struct Action {
   ActionKind kind{ActionKind::kRecord};
   double argument{0};
-  bool dry_run{false};  // Planned, counted and recorded, but never carried out.
+  bool dry_run{false};  // Planned, counted and recorded, but not executed.
 
   friend bool operator==(const Action&, const Action&) = default;
 };
@@ -46,19 +47,19 @@ struct Action {
 struct Rule {
   std::string name;     // Unique in the policy; commands are issued as "policy:<name>".
   std::string finding;  // Finding::rule it answers.
-  std::string subject;  // Finding::subject it answers; empty: every subject.
+  std::string subject;  // Finding::subject it answers; if empty, every subject.
   std::vector<Action> actions;
-  std::int64_t cooldown_steps{0};  // Not again within this many steps after it acted.
-  std::int64_t budget{-1};         // Acts at most this often per run; -1: no limit.
-  std::int64_t expires_steps{
-      -1};  // Its commands expire this many steps after the finding; -1: never.
+  std::int64_t cooldown_steps{0};  // Pause after it acted.
+  std::int64_t budget{-1};         // Acts at most this often per run; -1 removes the limit.
+  // Its commands expire this many steps after the finding; with -1 they never expire.
+  std::int64_t expires_steps{-1};
 
   friend bool operator==(const Rule&, const Rule&) = default;
 };
 
 struct Policy {
   double max_logit_threshold{100.0};  // tau of the "max_logit" finding.
-  // Of the "attention_reach_low", "expert_imbalance" and "ep_rank_waited_for" findings.
+  // Options of the "attention_reach_low", "expert_imbalance" and "ep_rank_waited_for" detectors.
   detect::ReachOptions reach;
   detect::ExpertImbalanceOptions expert_imbalance;
   detect::WaitOptions wait;
@@ -67,23 +68,23 @@ struct Policy {
   friend bool operator==(const Policy&, const Policy&) = default;
 };
 
-// The built-in policy; examples/policy.yaml is the same in writing.
+// Returns the built-in policy; examples/policy.yaml is its text.
 [[nodiscard]] Policy default_policy();
 
 // `source` names the text in errors. kInvalidArgument: "<source>:<line>: <key>: <what is wrong>".
 [[nodiscard]] Expected<Policy> parse_policy(std::string_view yaml, const std::string& source);
 
-// kNotFound when there is no such file, else as parse_policy.
+// Reads a file as parse_policy does. kNotFound if it does not exist.
 [[nodiscard]] Expected<Policy> load_policy(const std::filesystem::path& path);
 
 enum class Outcome : std::uint8_t {
-  kExecute,   // Carry it out.
-  kDryRun,    // Would have been carried out.
+  kExecute,   // Issue the command.
+  kDryRun,    // Record only; without dry_run the command would be issued.
   kCooldown,  // The rule acted too few steps ago.
   kBudget,    // The rule has used up its budget for this run.
 };
 
-// "execute", "dry_run", "cooldown", "budget".
+// Returns "execute", "dry_run", "cooldown" or "budget".
 [[nodiscard]] const char* to_string(Outcome outcome);
 
 struct PlannedAction {
@@ -91,15 +92,15 @@ struct PlannedAction {
   Action action;
   Outcome outcome{Outcome::kExecute};
   std::int64_t expires_step{-1};
-  std::int64_t acted_count{0};  // How often the rule has acted in this run, this time included.
-  std::string reason;           // For people: the finding, and why it is carried out or held back.
+  std::int64_t acted_count{0};  // Times the rule has acted in this run, this one included.
+  std::string reason;           // For people: the finding, and why the action runs or is held back.
 };
 
-// What a policy remembers of one run. A value: copy it to fork a simulation.
+// A policy's memory of one run. A value: copy it to fork a simulation.
 struct PolicyState {
   struct RuleState {
     std::int64_t acted_count{0};
-    std::int64_t acted_step{-1};  // -1: not yet, or not tied to a step.
+    std::int64_t acted_step{-1};  // -1 before the first time, or if not tied to a step.
 
     friend bool operator==(const RuleState&, const RuleState&) = default;
   };
@@ -109,18 +110,18 @@ struct PolicyState {
   friend bool operator==(const PolicyState&, const PolicyState&) = default;
 };
 
-// One entry per action of every matching rule, in file order. A rule acts as a whole: cooldown and
-// budget count rules, not actions, and dry runs count like real ones so that a rehearsal shows what
-// the real thing would do. A finding at a lower step than the last one (the run was rewound) is not
+// Returns one entry per action of every matching rule, in file order. A rule acts as a whole:
+// cooldown and budget count rules, not actions. Dry runs count like real ones, so that a rehearsal
+// shows what would happen. A finding at a lower step than the last one (the run was rewound) is not
 // held back by the cooldown, only by the budget.
 [[nodiscard]] std::vector<PlannedAction> decide(
     const Policy& policy, const detect::Finding& finding, PolicyState& state);
 
-// The command to issue; nothing for record, alarm and whatever is held back. Id and epoch are the
-// store's to assign.
+// Returns the command to issue; nullopt for record, alarm and actions held back. The store assigns
+// id and epoch.
 [[nodiscard]] std::optional<Command> to_command(const PlannedAction& planned);
 
-// The events that record a finding (kind "finding") and what was planned about it (kind "action",
+// Return the events that record a finding (kind "finding") and a planned action (kind "action",
 // labels rule, action, outcome). Both carry the finding's inputs.
 [[nodiscard]] Event to_event(const detect::Finding& finding, std::int64_t wall_unix_ns);
 [[nodiscard]] Event to_event(

@@ -1,4 +1,4 @@
-// The read side of the store: what the dashboard, `muster status` and /metrics ask.
+// The read side of the store, for the dashboard, `muster status` and /metrics.
 //
 // Thread-safety: a Query owns a read-only database connection and belongs to one thread; make one
 // per thread. It sees committed data only and can never block or damage ingestion.
@@ -27,7 +27,7 @@ struct RunInfo {
   std::int64_t last_seen_unix_ns{0};
   double last_loss{0};
   std::int64_t sample_count{0};   // floats stored
-  std::int64_t dropped_count{0};  // frames agents said they dropped
+  std::int64_t dropped_count{0};  // frames that agents reported as dropped
 };
 
 // One stored series: a metric column of one rank (or of the job).
@@ -37,7 +37,7 @@ struct SeriesInfo {
   std::string unit;
   MetricKind kind{MetricKind::kInstant};
   MetricScope scope{MetricScope::kJob};
-  std::int32_t rank{-1};  // -1: job scope
+  std::int32_t rank{-1};  // -1 for job scope
   std::int32_t layer{-1};
   std::int32_t index{-1};
   std::string group;
@@ -45,7 +45,7 @@ struct SeriesInfo {
 
 // A step bucket. min, max and last are over the `count` finite samples; NaN and infinities are in
 // nonfinite_count. A bucket without a finite sample has count 0 and carries its last sample in min,
-// max and last, bit for bit: with bucket_steps 1 every sample comes back exactly as it was sent.
+// max and last, bit for bit: with bucket_steps 1 every sample is returned exactly as it was sent.
 // step_first and step_last are the first and last step of the bucket that have a sample.
 struct Bucket {
   std::int64_t step_first{0};
@@ -74,17 +74,17 @@ struct StepValue {
   std::int32_t index{-1};
   std::string group;
   float value{0};
-  bool present{false};  // There is a sample of this step.
+  bool present{false};  // True if the step has a sample.
 };
 
 inline constexpr std::size_t kStepValuesMax = 65'536;
 
-// All series of a metric at one step: what a matrix of layers x experts or ranks x peers shows.
+// All series of a metric at one step: a matrix of layers x experts or ranks x peers.
 struct StepValues {
   std::int64_t generation{0};
-  std::int64_t step{-1};        // -1: nothing was sent in the generation
-  std::int64_t step_first{-1};  // of the generation: the first that some sender has
-  std::int64_t step_last{-1};   // and the last that all of them have
+  std::int64_t step{-1};        // -1 if the generation has no samples
+  std::int64_t step_first{-1};  // first step of the generation with a sample of any sender
+  std::int64_t step_last{-1};   // last step of the generation with samples of all senders
   std::string unit;
   std::vector<StepValue> values;  // ascending by rank, layer, index and group
 };
@@ -92,7 +92,7 @@ struct StepValues {
 struct StoredEvent {
   std::int64_t event_id{0};
   std::int64_t generation{0};
-  std::int32_t rank{-1};  // -1: the collector or launcher
+  std::int32_t rank{-1};  // -1 for the collector or launcher
   Event event;
 };
 
@@ -118,7 +118,7 @@ struct CommandStatus {
 
 class Query {
  public:
-  // kVersionMismatch when the file was made by a newer muster, kNotFound when it is missing.
+  // kVersionMismatch if the file was made by a newer muster, kNotFound if it is missing.
   [[nodiscard]] static Expected<std::unique_ptr<Query>> open(const std::filesystem::path& database);
 
   Query() = default;
@@ -144,11 +144,11 @@ class Query {
       const std::string& run_id) = 0;
   [[nodiscard]] virtual Expected<std::vector<SeriesInfo>> series(const std::string& run_id) = 0;
 
-  // Decimated to at most `buckets_max` buckets of equal, power-of-two width anchored at step 0, so
-  // that appending never moves a bucket. No extreme is ever left out. Steps that are still only in
-  // frames are included. `step_end` < 0: to the end. Buckets at the edges are whole: a bucket that
-  // reaches into the range covers its steps outside of it as well, so that panning never changes
-  // one. kInvalidArgument when `buckets_max` < 2, kNotFound when the run has no such series.
+  // Decimates to at most `buckets_max` buckets of equal, power-of-two width anchored at step 0, so
+  // that appending never moves a bucket. Extremes are never lost. Steps that are still only in
+  // frames are included. A negative `step_end` reads to the end. Buckets at the edges are whole: a
+  // bucket that reaches into the range also covers its steps outside of it, so that panning never
+  // changes one. kInvalidArgument if `buckets_max` < 2, kNotFound if the run has no such series.
   [[nodiscard]] virtual Expected<SeriesRange> range(
       const std::string& run_id,
       std::int64_t series_id,
@@ -157,16 +157,16 @@ class Query {
       std::int64_t step_end,
       std::int32_t buckets_max) = 0;
 
-  // Every series named `metric` at `step`; `step` < 0: the newest that all its senders have. No
-  // values when the run has no such series. kNotFound for an unknown run, kResourceExhausted for
-  // more than kStepValuesMax series.
+  // Returns every series named `metric` at `step`, or, if `step` is negative, at the newest step
+  // that all its senders have. No values if the run has no such series. kNotFound for an unknown
+  // run, kResourceExhausted for more than kStepValuesMax series.
   [[nodiscard]] virtual Expected<StepValues> at_step(
       const std::string& run_id,
       const std::string& metric,
       std::int64_t generation,
       std::int64_t step) = 0;
 
-  // Events with id > `after_event_id`, ascending, at most `limit`.
+  // Returns events with id > `after_event_id`, ascending, at most `limit`.
   [[nodiscard]] virtual Expected<std::vector<StoredEvent>> events(
       const std::string& run_id, std::int64_t after_event_id, std::int32_t limit) = 0;
   [[nodiscard]] virtual Expected<std::vector<RankStatus>> ranks(const std::string& run_id) = 0;

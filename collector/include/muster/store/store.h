@@ -7,7 +7,7 @@
 //
 // Errors. kInvalidArgument, kNotFound and kFailedPrecondition change nothing. After any other error
 // the transaction is undone and every session is closed: the caller closes its connections, acks
-// nothing, and the agents send again. The commit() after it says so once more.
+// nothing, and the agents send again. The next commit() returns the error once more.
 #pragma once
 
 #include <muster/common/clock.h>
@@ -41,8 +41,8 @@ class Store {
 
   [[nodiscard]] virtual std::int64_t epoch() const = 0;
 
-  // Registers a process. Returns the highest seq stored for this identity (0: none). Rank -1: a
-  // process of the job that is no rank, such as the launcher; it can send events but no frames.
+  // Registers a process. Returns the highest seq stored for this identity, or 0. Rank -1 is a
+  // process that is not a rank, such as the launcher; it can send events but no frames.
   [[nodiscard]] virtual Expected<std::uint64_t> open_session(
       const Identity& identity, std::int32_t world_size) = 0;
   virtual void close_session(const Identity& identity) = 0;
@@ -51,18 +51,18 @@ class Store {
   [[nodiscard]] virtual Status register_schema(
       const Identity& identity, const MetricSchema& schema) = 0;
 
-  // Needs an open session and a registered schema: kFailedPrecondition. kInvalidArgument, and
-  // nothing of the batch stored, for a frame that does not fit its schema or a step outside [0,
-  // 2^35). Frames with seq <= the highest stored for the identity are ignored (counted as
-  // duplicates); a frame for a (run, generation, rank, step) that exists already is ignored as
-  // well.
+  // kFailedPrecondition without an open session and a registered schema. kInvalidArgument, and the
+  // whole batch is rejected, for a frame that does not fit its schema or a step outside [0, 2^35).
+  // Frames with seq <= the highest stored for the identity are ignored and counted as duplicates; a
+  // frame for a (run, generation, rank, step) that exists already is ignored as well.
   [[nodiscard]] virtual Status add_frames(
       const Identity& identity,
       std::uint64_t schema_hash,
       std::uint64_t first_seq,
       const std::vector<SampleFrame>& frames) = 0;
 
-  // `seq` 0: the collector's own event, not deduplicated. `identity.rank` -1: not of a rank.
+  // With `seq` 0 the event is the collector's and not deduplicated. `identity.rank` is -1 for a
+  // process that is not a rank.
   [[nodiscard]] virtual Status add_event(
       const Identity& identity, std::uint64_t seq, const Event& event) = 0;
 
@@ -70,15 +70,16 @@ class Store {
       const Identity& identity, std::int64_t step, std::int64_t dropped_count) = 0;
 
   // Assigns the next id of the run and the epoch. kNotFound for a run that never had a session.
-  // Commit before anybody acts on it.
+  // Commit before the command is sent.
   [[nodiscard]] virtual Expected<Command> add_command(
       const std::string& run_id, Command command) = 0;
   [[nodiscard]] virtual Status add_command_report(
       const Identity& identity, std::uint64_t seq, const CommandReport& report) = 0;
-  // The commands every rank of `generation` must receive, ascending by id: those not finished by an
-  // earlier generation. The answer for a generation is fixed by its first call, later ones only add
-  // newer commands, so all ranks of a generation get the same list. Finished is what a rank of an
-  // earlier generation reported as applied, rejected or expired before that first call; it commits.
+  // Returns the commands that every rank of `generation` must receive, ascending by id: those not
+  // finished by an earlier generation. The first call for a generation fixes the answer and
+  // commits; later calls only add newer commands, so all ranks of a generation get the same list. A
+  // command is finished if a rank of an earlier generation reported it as applied, rejected or
+  // expired before that first call.
   [[nodiscard]] virtual Expected<std::vector<Command>> commands_for(
       const std::string& run_id, std::int64_t generation, std::uint64_t after_id) = 0;
 
@@ -86,7 +87,7 @@ class Store {
   [[nodiscard]] virtual Status commit() = 0;
 
   // Transposes complete 1024-step stretches of frames into chunks with their min/max/last pyramid,
-  // a bounded amount per call; true when there is more to do.
+  // a bounded amount per call. Returns true if there is more to do.
   [[nodiscard]] virtual Expected<bool> compact() = 0;
 
   struct Counters {

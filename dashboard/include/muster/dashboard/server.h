@@ -2,8 +2,7 @@
 // updates by server-sent events, /metrics. Embedded in `muster collector`.
 //
 // Threads: one for network I/O, one for queries and callbacks; `stop` joins both. A slow client or
-// a slow query never blocks ingestion: the store is only read. Binds to loopback unless told
-// otherwise.
+// a slow query never blocks ingestion: the store is only read. Binds to loopback by default.
 #pragma once
 
 #include <muster/common/expected.h>
@@ -20,11 +19,11 @@ namespace muster::dashboard {
 struct ServerOptions {
   std::filesystem::path database;
   std::string listen{"127.0.0.1:29680"};  // port 0 picks a free one
-  std::filesystem::path web_root;         // built pages; empty: the ones embedded at build time
-  std::string token;                      // operator token for commands; empty: not required
+  std::filesystem::path web_root;         // built pages; if empty, the embedded ones are served
+  std::string token;                      // operator token; if empty, commands need none
 
-  // What the buttons and /metrics need from the collector. Called on the query thread; empty: the
-  // buttons are off, /metrics is not found.
+  // Calls into the collector for the buttons and /metrics, made on the query thread. Without them
+  // the buttons are off and /metrics is not found.
   std::function<Expected<CommandId>(
       const std::string& run_id, CommandKind kind, double argument, const std::string& reason)>
       issue_command;
@@ -33,8 +32,8 @@ struct ServerOptions {
 
 class Server {
  public:
-  // kInvalidArgument for a malformed address, kAlreadyExists naming the port when it is taken. The
-  // database may appear later: until then the API answers 503.
+  // kInvalidArgument for a malformed address, kAlreadyExists naming a port in use. The database may
+  // appear later: until then the API answers 503.
   [[nodiscard]] static Expected<std::unique_ptr<Server>> start(ServerOptions options);
 
   Server() = default;
@@ -44,9 +43,9 @@ class Server {
   Server& operator=(Server&&) = delete;
   virtual ~Server() = default;
 
-  // "http://127.0.0.1:29680"
+  // Returns "http://127.0.0.1:29680".
   [[nodiscard]] virtual std::string url() const = 0;
-  // Closes every connection, joins the threads. Idempotent; not from a callback.
+  // Closes every connection and joins the threads. Idempotent; must not be called from a callback.
   virtual void stop() = 0;
 };
 

@@ -1,4 +1,4 @@
-// Where a launcher reports what happened.
+// Receiver of a launcher's events.
 #pragma once
 
 #include <muster/common/ids.h>
@@ -6,7 +6,7 @@
 
 namespace muster::launcher {
 
-// `report` is called from the launcher's thread and must neither block nor fail.
+// The launcher calls `report` from its thread; it must neither block nor fail.
 class EventSink {
  public:
   EventSink() = default;

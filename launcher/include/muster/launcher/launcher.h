@@ -1,4 +1,4 @@
-// Starts the ranks of a run on this host, watches them, and starts them again when one dies.
+// Starts the ranks of a run on this host, watches them, and restarts them when one dies.
 //
 // Thread-safety: `run` blocks in the caller's thread, which is the ranks' parent: they are killed
 // when that thread ends. `snapshot` and `request_stop` may be called from any thread,
@@ -6,7 +6,7 @@
 //
 // Invariants: (1) a generation's number is durable before its first process exists. (2) No process
 // of a generation starts before every process of the one before is dead. (3) All ranks of a
-// generation are given the same checkpoint to resume from.
+// generation resume from the same checkpoint.
 #pragma once
 
 #include <muster/common/clock.h>
@@ -29,7 +29,7 @@ namespace muster::launcher {
 struct RestartRecord {
   Generation failed;
   Generation next;  // 0 until it has started
-  int rank{-1};     // the first to go
+  int rank{-1};     // the first that failed
   std::string reason;
   MonotonicTime killed_at;  // when the launcher saw it
   MonotonicTime first_new_process_at;
@@ -49,7 +49,7 @@ struct LauncherSnapshot {
 class Launcher {
  public:
   // Checks the options, finds the program and takes the run's launcher lock: kAlreadyExists names
-  // the process that runs it already. `sink` may be null.
+  // the process that already runs it. `sink` may be null.
   [[nodiscard]] static Expected<std::unique_ptr<Launcher>> create(
       LauncherOptions options, std::unique_ptr<EventSink> sink);
 
@@ -60,8 +60,8 @@ class Launcher {
   Launcher& operator=(Launcher&&) = delete;
   virtual ~Launcher() = default;
 
-  // Runs the job to its end, once. The exit code: 0 done, 75 preempted and saved, 93 never restart,
-  // 1 otherwise. An error when a generation could not be started at all.
+  // Runs the job to its end, once. Returns the exit code: 0 done, 75 preempted and saved, 93 never
+  // restart, 1 otherwise. Returns an error if a generation could not be started at all.
   [[nodiscard]] virtual Expected<int> run() = 0;
 
   // First call: SIGTERM to all ranks, which save and end. Second call: SIGKILL.
@@ -69,7 +69,7 @@ class Launcher {
 
   [[nodiscard]] virtual LauncherSnapshot snapshot() const = 0;
 
-  // With defaults filled in.
+  // Returns the options with defaults filled in.
   [[nodiscard]] virtual const LauncherOptions& options() const = 0;
 };
 

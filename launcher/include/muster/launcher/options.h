@@ -1,4 +1,4 @@
-// What a launcher is told.
+// Options of a launcher.
 #pragma once
 
 #include <chrono>
@@ -15,19 +15,19 @@ struct LauncherOptions {
   int process_count{1};              // ranks, all on this host
   std::string run_id;
   std::filesystem::path checkpoint_root;
-  std::filesystem::path log_directory;    // empty: <checkpoint_root>/<run_id>/logs
-  std::filesystem::path spool_directory;  // empty: <checkpoint_root>/<run_id>/spool
-  std::string collector;                  // "host:port"; empty: none
-  std::filesystem::path token_file;       // empty: none
+  std::filesystem::path log_directory;    // default: <checkpoint_root>/<run_id>/logs
+  std::filesystem::path spool_directory;  // default: <checkpoint_root>/<run_id>/spool
+  std::string collector;                  // "host:port"; if empty, ranks run without a collector
+  std::filesystem::path token_file;       // if empty, no token is sent
 
   // Restarts that count, at most `restarts_max` within any `restart_window`.
   int restarts_max{10};
   std::chrono::nanoseconds restart_window{std::chrono::hours{1}};
-  // Restarts in a row without a newer committed step, after which the run is given up.
+  // Restarts in a row without a newer committed step, after which the launcher gives up.
   int no_progress_restarts_max{3};
 
-  // From SIGTERM to SIGKILL: when ranks are asked to save, and when one died, so that the rest has
-  // nothing left to save.
+  // Time from SIGTERM to SIGKILL: when ranks are asked to save, and after a rank died, when the
+  // rest has nothing left to save.
   std::chrono::nanoseconds grace{std::chrono::seconds{30}};
   std::chrono::nanoseconds failure_grace{std::chrono::seconds{2}};
 
@@ -36,7 +36,7 @@ struct LauncherOptions {
   std::chrono::nanoseconds backoff_max{std::chrono::minutes{1}};
   std::uint64_t jitter_seed{0};
 
-  int console_fd{1};                               // -1: nothing is shown
+  int console_fd{1};                               // -1 shows nothing
   std::map<std::string, std::string> environment;  // more variables for every rank
 };
 

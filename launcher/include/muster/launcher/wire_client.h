@@ -18,15 +18,16 @@ namespace muster::launcher {
 
 class WireClient {
  public:
-  // Connects to "HOST:PORT", introduces itself and takes the welcome. kInvalidArgument for an
-  // address that is none, kUnavailable when nobody answers, kFailedPrecondition with the
-  // collector's words when it refuses.
+  // Connects to "HOST:PORT", sends `hello` and receives the welcome. kInvalidArgument for an
+  // invalid address, kUnavailable if the connection is refused, kFailedPrecondition with the
+  // collector's reason if it refuses the peer.
   [[nodiscard]] static Expected<WireClient> connect(
       const std::string& address, const wire::Hello& hello, Deadline deadline);
 
   [[nodiscard]] Status send(const wire::Message& message, Deadline deadline);
 
-  // The next message; kDeadlineExceeded when none came, kUnavailable when the connection is gone.
+  // Returns the next message. kDeadlineExceeded if none arrived, kUnavailable if the connection was
+  // closed.
   [[nodiscard]] Expected<wire::Message> receive(Deadline deadline);
 
   [[nodiscard]] const wire::Welcome& welcome() const { return welcome_; }

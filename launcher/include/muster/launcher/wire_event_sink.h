@@ -1,7 +1,7 @@
-// Sends a launcher's events to the collector, without the launcher ever waiting for it.
+// Sends a launcher's events to the collector without ever blocking the launcher.
 //
-// A thread of its own connects, sends and waits for acks; events that do not fit the bounded queue
-// are dropped, oldest first. Every generation is a session of its own, with rank -1.
+// A delivery thread connects, sends and waits for acks; events that do not fit the bounded queue
+// are dropped, oldest first. Every generation is a separate session, with rank -1.
 #pragma once
 
 #include <muster/common/clock.h>
@@ -29,7 +29,7 @@ struct WireEventSinkOptions {
 class WireEventSink final : public EventSink {
  public:
   explicit WireEventSink(WireEventSinkOptions options);
-  // Tries to deliver what is queued for at most two seconds.
+  // Tries to deliver the queued events for at most two seconds.
   ~WireEventSink() override;
   WireEventSink(const WireEventSink&) = delete;
   WireEventSink& operator=(const WireEventSink&) = delete;
@@ -46,13 +46,13 @@ class WireEventSink final : public EventSink {
   };
 
   void deliver();
-  // One attempt to have `item` stored; the connection is dropped on failure.
+  // Makes one attempt to have `item` stored; drops the connection on failure.
   bool deliver_one(const Queued& item, Deadline deadline);
   bool await_ack(std::uint64_t seq, Deadline deadline);
 
   const WireEventSinkOptions options_;
 
-  // The delivery thread's.
+  // Used by the delivery thread only.
   std::optional<WireClient> client_;
   Generation client_generation_;
 
