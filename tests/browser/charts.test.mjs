@@ -1,4 +1,4 @@
-// What the charts show: data, spikes, NaN, events, both histories, zoom, live growth.
+// Tests of the charts: data, spikes, NaN, events, both histories, zoom, live growth.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
@@ -17,8 +17,8 @@ async function hoverStep(page, chart, step) {
   await over.hover({ position: { x: ((step - from) / (to - from)) * width, y: 80 } });
 }
 
-// How many pixels of a rectangle of a chart's canvas have (nearly) this colour. Fractions of the
-// canvas: [left, top, right, bottom].
+// Counts the pixels of (nearly) this colour in a rectangle of a chart's canvas, which is given in
+// fractions of the canvas: [left, top, right, bottom].
 async function countPixels(page, chart, rgb, box) {
   const data = await pixels(page.locator(`[data-chart="${chart}"] canvas`).first(), box);
   let count = 0;
@@ -44,7 +44,7 @@ test("every chart and heatmap of a run has data", reading(async ({ page, problem
 test("a spike of one step in 100,000 is drawn", watching("long-haul", DESK, async ({ page }) => {
   await eventually(() => fact(page, "loss", "width"), (width) => width >= 64, "steps per bucket");
   assert.ok(await fact(page, "loss", "y-max") > 7, "the axis reaches the spike");
-  // Step 54,321 of 100,000: nothing but the spike reaches the upper half there.
+  // Step 54,321 of 100,000, where only the spike reaches the upper half.
   const column = [0.53, 0.1, 0.59, 0.45];
   assert.ok(await countPixels(page, "grad_norm", BLUE, column) > 20, "the spike's pixels");
   assert.equal(await countPixels(page, "grad_norm", BLUE, [0.65, 0.1, 0.71, 0.45]), 0);
@@ -199,7 +199,7 @@ test("a paused page stands still until it is told to go on", reading(async ({ pa
   await fixture.tell("advance 3");
   const step = () => page.locator('[data-figure="Step"]').innerText(); // the header stays live
   await eventually(step, (text) => numberIn(text) === to + 3, "the step in the header");
-  await page.keyboard.press("b"); // Whatever draws the charts again, they keep their range.
+  await page.keyboard.press("b"); // A redraw for any reason keeps the range.
   await eventually(() => page.locator("#toggle-band").getAttribute("aria-pressed"), (on) => on === "false", "band");
   assert.equal(await fact(page, "loss", "to"), to);
   await page.keyboard.press("p");

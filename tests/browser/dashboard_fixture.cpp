@@ -48,7 +48,7 @@ void require(const Status& status) {
   }
 }
 
-// The store belongs to whoever holds the mutex: stdin's thread or the dashboard's.
+// The mutex guards the store, which the thread of stdin and those of the dashboard use.
 class Fixture {
  public:
   Fixture(store::Store& store, std::filesystem::path database, std::string web_root)
@@ -167,7 +167,7 @@ class Fixture {
     require(night_.add_event(std::move(event), rank));
   }
 
-  // All layers but the last go from one mode to another.
+  // All layers but the last change from one mode to another.
   void switch_attention(std::int64_t step, const std::string& from, const std::string& to) {
     for (std::int32_t layer = 0; layer + 1 < night_.shape().layers; ++layer) {
       const std::string name = std::to_string(layer);

@@ -1,4 +1,4 @@
-// Starts dashboard_fixture and Chromium; what every browser test is built on.
+// Starts dashboard_fixture and Chromium for all browser tests.
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { createInterface } from "node:readline";
@@ -9,10 +9,10 @@ const CHROMIUM_ARGS = [
   "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
   "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ];
-// A busy machine is slow, not wrong: only what never comes is a failure.
+// Generous, so that a busy machine fails no test.
 const PATIENCE_MS = 60_000;
 
-// The C++ host: `tell` sends a line and waits for its "ok", `commands` are those it was given.
+// The C++ host: `tell` sends a line and waits for its "ok"; `commands` are those that the page sent.
 export class Fixture {
   static async start() {
     const path = process.env.MUSTER_FIXTURE;
@@ -71,8 +71,8 @@ export function launchBrowser() {
     executablePath: process.env.MUSTER_CHROMIUM || "/usr/bin/chromium", args: CHROMIUM_ARGS });
 }
 
-// A page that remembers everything a clean page must not have: console errors, failed requests. It
-// stands still when nothing happens: the pulse of the live mark alone would redraw it 60 times a second.
+// A page that records what must not happen: console errors and failed requests. Animations are off, because
+// the pulse of the live mark alone would redraw the page 60 times a second.
 export async function openPage(browser, options = {}) {
   const context = await browser.newContext({
     viewport: { width: 1440, height: 1000 }, colorScheme: "dark", reducedMotion: "reduce", ...options });
@@ -89,7 +89,7 @@ export async function openPage(browser, options = {}) {
   return { page, context, problems };
 }
 
-// A fact that a panel states about its own drawing, as a number.
+// A data attribute in which a panel describes its drawing, as a number.
 export async function fact(page, chart, name) {
   return Number(await page.locator(`[data-chart="${chart}"]`).getAttribute(`data-${name}`));
 }
@@ -113,7 +113,7 @@ export function connected(page) {
   return eventually(read, (state) => state === "live", "the live stream");
 }
 
-// Waits until `read` gives what `accept` takes; the error shows the last value.
+// Waits until `accept` returns true for the value of `read`; the error shows the last value.
 export async function eventually(read, accept, what, patienceMs = PATIENCE_MS) {
   const deadline = Date.now() + patienceMs;
   let value;

@@ -15,7 +15,7 @@ function programOf(variable) {
   return path;
 }
 
-// A child whose output is kept. `end` makes sure that it is gone.
+// A child process with its output. `end` makes sure that it has ended.
 class Child {
   constructor(program, args) {
     this.output = "";
@@ -54,7 +54,7 @@ class Child {
 
 export class Collector extends Child {
   static async start(folder) {
-    // No rules: the built-in policy would save on its own when this text's loss, soon near 0, spikes.
+    // No rules: the built-in policy would save a checkpoint at a spike of the loss, which is near 0 soon.
     const policy = join(folder, "policy.yaml");
     await writeFile(policy, "version: 1\nrules: []\n");
     const collector = new Collector(programOf("MUSTER_PROGRAM"), [
@@ -66,7 +66,7 @@ export class Collector extends Child {
   }
 }
 
-// Four ranks of a small model that would train for hours; no checkpoint but those it is asked for.
+// Four ranks of a small model that would train for hours and save checkpoints only on command.
 export class Job extends Child {
   static async start(folder, collector, runId) {
     const text = join(folder, "text.txt");
@@ -87,7 +87,7 @@ export class Job extends Child {
     return launches.at(-1)[1].trim().split(" ").map(Number);
   }
 
-  // A launcher that had to be killed may have left ranks behind.
+  // A killed launcher may have left ranks behind.
   async end() {
     await super.end();
     if (this.process.signalCode === null) return;
@@ -101,7 +101,7 @@ export class Job extends Child {
   }
 }
 
-// `muster ckpt verify FOLDER`: rejects with its output when the checkpoint is not whole.
+// `muster ckpt verify FOLDER`: rejects with its output if the checkpoint is incomplete.
 export function verifyCheckpoint(folder) {
   return promisify(execFile)(programOf("MUSTER_PROGRAM"), ["ckpt", "verify", folder]);
 }

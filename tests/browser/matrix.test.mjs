@@ -1,4 +1,4 @@
-// What is shown of attention modes and experts: the strip, the curves, and the matrices of one step.
+// Tests of attention modes and experts: the strip, the curves, and the matrices of one step.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
@@ -28,7 +28,7 @@ async function pixelAt(canvas, x, y) {
   return (await pixels(canvas, [x / width, y / height, x / width, y / height])).slice(0, 4);
 }
 
-// Puts the pointer on a cell; what its box says.
+// Moves the pointer to a cell and returns the text of its box.
 async function pointAt(page, id, row, column) {
   const canvas = panel(page, id).locator("canvas");
   const { width } = await canvas.boundingBox();

@@ -1,4 +1,4 @@
-// What is around the charts: runs, ranks, commands, themes, sizes, and what must not happen.
+// Tests of everything around the charts: runs, ranks, commands, themes, sizes, and errors.
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { test } from "node:test";

@@ -28,7 +28,7 @@ async function scrollToMaps(page) {
   }
 }
 
-// Of a run with attention modes and expert parallelism; others keep the picture that is there.
+// Needs a run with attention modes and expert parallelism; otherwise the existing picture stays.
 async function scrollToExperts(page) {
   await page.locator('[data-chart="attention_mode"]').evaluate((element) => element.scrollIntoView());
   await page.mouse.wheel(0, -150);

@@ -1,11 +1,11 @@
-// What the dashboard's tests share, in one process or each file on its own: one dashboard_fixture,
+// Shared by the dashboard's tests, in one process or file by file: one dashboard_fixture,
 // one browser, and one page of the run night-shift. They start with the first test that needs them.
 import assert from "node:assert/strict";
 import { after } from "node:test";
 
 import { eventually, fact, Fixture, launchBrowser, openPage } from "./fixture.mjs";
 
-// The page fetches and draws only what is on the screen.
+// The page fetches and draws only panels on the screen.
 export const DESK = { viewport: { width: 1440, height: 1000 } };
 export const TALL = { viewport: { width: 1440, height: 4200 } }; // every chart, heatmap and matrix
 
@@ -51,7 +51,7 @@ async function closing(opened, body) {
   }
 }
 
-// A test on a page of its own, and one on a page of its own of a run that has samples.
+// A test on a new page, and one on a new page of a run that has samples.
 export const visiting = (path, options, body) => async () => closing(await openAt(path, options), body);
 export const watching = (query, options, body) => async () => closing(await openRun(query, options), body);
 

@@ -148,7 +148,8 @@ double group_scale(const std::string& group) {
   return 1.0 + 0.45 * static_cast<double>(place);
 }
 
-// Of attention layers and of expert parallelism; `blocks`: the layer chooses blocks.
+// Values of attention layers and of expert parallelism; `blocks` is true if the layer chooses
+// blocks.
 double parallel_value(const MetricDescriptor& metric, bool blocks, double n) {
   if (metric.name == "train_attn_mode") {
     return blocks ? 1 : 0;

@@ -1,4 +1,4 @@
-// Writes runs that look like training into a store: what the browser tests and the pictures show.
+// Writes runs that look like training into a store, for the browser tests and the pictures.
 //
 // Every value is a function of (metric, generation, rank, step), so two processes write the same.
 // Not thread-safe.
@@ -21,7 +21,7 @@ struct RunShape {
   std::int32_t experts{8};
   std::int64_t spike_step{-1};      // one step with a large loss and gradient norm
   std::int64_t nonfinite_step{-1};  // one step whose loss and gradient norm are NaN
-  // All layers but the last choose blocks from here on; -1: all are always full.
+  // The step from which on all layers but the last choose blocks; -1 keeps all of them full.
   std::int64_t blocks_from_step{-1};
 };
 
@@ -38,10 +38,10 @@ class SyntheticRun {
 
   [[nodiscard]] Status add_event(Event event, std::int32_t rank);
 
-  // What a rank says of a command.
+  // Adds a rank's report on a command.
   [[nodiscard]] Status report(std::int32_t rank, const CommandReport& report);
 
-  // It sends nothing more until the next launch.
+  // The rank sends nothing more until the next launch.
   void lose_rank(std::int32_t rank);
 
   [[nodiscard]] std::int64_t next_step() const { return next_step_; }

@@ -1,4 +1,4 @@
-// The page's calculations, without a page: modules that know nothing of the DOM, built and imported.
+// Tests of the page's calculations without a browser: modules independent of the DOM, built and imported.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";

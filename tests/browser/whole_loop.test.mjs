@@ -48,7 +48,7 @@ async function seeItTrain(page) {
   assert.ok(loss > 0 && loss < 6, `the header shows a loss: ${loss}`);
 }
 
-// Returns the step the checkpoint is of: the number of updates in it.
+// Returns the step of the checkpoint, which is the number of updates in it.
 async function saveOnDemand(page, folder) {
   const at = (await give(page, "checkpoint_now")) + 1;
   await page.locator('[data-kind="checkpoint_committed"]').waitFor();

@@ -36,7 +36,7 @@ class CollectorFault : public ::testing::Test {
     return parameters_of(options);
   }
 
-  // How often each step of the loss is stored in generation 1.
+  // Number of stored samples of the loss for each step in generation 1.
   [[nodiscard]] std::map<std::int64_t, std::uint32_t> stored_steps(const std::string& run) const {
     std::map<std::int64_t, std::uint32_t> steps;
     const auto query = store::Query::open(database());

@@ -1,7 +1,8 @@
-// What a host does to a job: it stops a process, fills the disk, asks the job to leave while it is
+// Faults of a host: it stops a process, its disk is full, it asks the job to leave while the job is
 // still starting.
 #include "tests/fault/small_disk.h"
 #include "tests/integration/support/job.h"
+#include "tests/support/eventually.h"
 
 #include <muster/checkpoint/checkpoint.h>
 #include <muster/common/file.h>
@@ -31,18 +32,6 @@ JobOptions job(const ScratchFolder& folder, const std::string& name) {
   options.folder = folder / name;
   options.name = name;
   return options;
-}
-
-template <typename Predicate>
-bool eventually(Predicate done) {
-  const Deadline deadline = Deadline::after(kPatience);
-  while (!done()) {
-    if (deadline.expired()) {
-      return false;
-    }
-    sched_yield();
-  }
-  return true;
 }
 
 TEST(StoppedRank, IsNamedByItsPeersKilledAndLeavesNoTraceInTheParameters) {
@@ -117,7 +106,7 @@ class FullDisk : public ::testing::Test {
     return newest ? newest->step.value() : -1;
   }
 
-  // What abandoned saves left behind.
+  // Files that abandoned saves left behind.
   [[nodiscard]] static std::vector<std::string> unfinished(const JobOptions& options) {
     std::vector<std::string> names;
     for (const auto& entry :

@@ -1,5 +1,5 @@
-// What a user gets wrong: one clear sentence that names the thing and the remedy, at once,
-// non-zero.
+// Mistakes of users: the program fails at once with one clear sentence that names the thing and the
+// remedy.
 #include "tests/integration/support/job.h"
 
 #include <muster/common/file.h>

@@ -1,5 +1,6 @@
-// A run goes on with fewer processes than saved it: the real launcher, the real trainer.
+// A run continues with fewer processes than saved it, with the real launcher and trainer.
 #include "tests/integration/support/job.h"
+#include "tests/support/scratch_folder.h"
 
 #include <muster/checkpoint/checkpoint.h>
 #include <muster/common/file.h>
@@ -15,17 +16,6 @@ namespace fs = std::filesystem;
 
 class ReshardedRun : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "muster-reshard-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-
-  void TearDown() override {
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
-  }
-
   [[nodiscard]] JobOptions job(int ranks, int steps) const {
     JobOptions options;
     options.folder = folder_.string();
@@ -40,7 +30,8 @@ class ReshardedRun : public ::testing::Test {
     return content.value_or("");
   }
 
-  fs::path folder_;
+  ScratchFolder scratch_;
+  fs::path folder_{scratch_.path()};
 };
 
 TEST_F(ReshardedRun, TwoProcessesTakeUpWhatFourSavedBitForBit) {

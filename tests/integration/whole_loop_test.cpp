@@ -1,5 +1,6 @@
 // The whole loop with real processes: collector, launcher, four ranks.
 #include "tests/integration/support/job.h"
+#include "tests/support/eventually.h"
 
 #include <muster/checkpoint/checkpoint.h>
 #include <muster/common/file.h>
@@ -35,19 +36,6 @@ class WholeLoop : public ::testing::Test {
     auto opened = store::Query::open(database());
     EXPECT_TRUE(opened.ok()) << opened.status().to_string();
     return std::move(opened).value();
-  }
-
-  // Waits until `done` holds of the database; the collector commits a moment after the job ended.
-  template <typename Predicate>
-  [[nodiscard]] bool eventually(Predicate done) const {
-    const Deadline deadline = Deadline::after(kPatience);
-    while (!done()) {
-      if (deadline.expired()) {
-        return false;
-      }
-      sched_yield();
-    }
-    return true;
   }
 
   // `muster send`: waits until the collector has taken the command.

@@ -1,12 +1,13 @@
-// Counts what operator new is asked for: link allocation_count.cpp into a binary to replace it.
+// Counts calls of operator new, which allocation_count.cpp replaces in the program it is linked
+// into.
 #pragma once
 
 namespace muster::test {
 
-// By the calling thread so far.
+// Number of allocations of the calling thread so far.
 [[nodiscard]] long allocations_of_this_thread();
 
-// By all threads so far.
+// Number of allocations of all threads so far.
 [[nodiscard]] long allocations_of_all_threads();
 
 }  // namespace muster::test

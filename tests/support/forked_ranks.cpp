@@ -34,7 +34,7 @@ void write_all(int fd, const char* data, std::size_t size) {
       if (count < 0 && errno == EINTR) {
         continue;
       }
-      return;  // The parent is gone, nobody reads the report.
+      return;  // The parent has ended, so the report has no reader.
     }
     data += count;
     size -= static_cast<std::size_t>(count);
@@ -123,7 +123,7 @@ void ForkedRanks::read_available(Child& child) {
   if (count < 0 && errno == EINTR) {
     return;
   }
-  if (count <= 0) {  // The child has ended: nobody else holds the other end.
+  if (count <= 0) {  // The child has ended: no other process holds the other end.
     ::close(child.report_fd);
     child.report_fd = -1;
     child.result.ended_after = steady_clock::now() - started_at_;

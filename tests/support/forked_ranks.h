@@ -1,5 +1,5 @@
-// Runs a function in several child processes, as the ranks of a job on one host, and collects how
-// each of them ended.
+// Runs a function in several child processes, as the ranks of a job on one host, and collects their
+// results.
 //
 // Use it from a single-threaded test process: only the calling thread exists in a child. A child
 // leaves by _exit, so it runs no destructors of the parent's objects and no test framework code.
@@ -15,10 +15,10 @@
 namespace muster::test {
 
 struct RankResult {
-  bool ended{false};                        // false: still running at the time limit, then killed.
-  int exit_code{-1};                        // -1 when it did not exit by itself.
-  int signal{0};                            // The signal that ended it, or 0.
-  std::string report;                       // What the body returned, or the text of its exception.
+  bool ended{false};   // False if it still ran at the time limit and was killed.
+  int exit_code{-1};   // -1 if it did not exit by itself.
+  int signal{0};       // The signal that ended it, or 0.
+  std::string report;  // Return value of the body, or the text of its exception.
   std::chrono::nanoseconds ended_after{0};  // Since the fork.
 };
 
@@ -49,7 +49,7 @@ class ForkedRanks {
   // Waits until each rank in `ranks` has ended, at most `limit`; whether all have.
   [[nodiscard]] bool wait_ended(const std::vector<int>& ranks, std::chrono::nanoseconds limit);
 
-  // Called in a child: tells the parent that the body has reached the interesting point.
+  // Called in a child: reports to the parent that the body has reached the point of interest.
   static void report_ready();
 
   // Waits until all children have ended, at most `limit`; kills the rest.
@@ -75,6 +75,6 @@ class ForkedRanks {
 // Forks, waits and returns the reports; adds a test failure for every rank that did not end by
 // itself with exit code 0 within `limit`.
 [[nodiscard]] std::vector<std::string> run_ranks(
-    int size, const RankBody& body, std::chrono::nanoseconds limit = std::chrono::seconds{30});
+    int size, const RankBody& body, std::chrono::nanoseconds limit = std::chrono::minutes{2});
 
 }  // namespace muster::test

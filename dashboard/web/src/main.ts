@@ -1,4 +1,4 @@
-// Entry: the address says which page.
+// Entry point: selects the page by the address.
 
 import "uplot/dist/uPlot.min.css";
 import "./styles/theme.css";

@@ -31,7 +31,7 @@ std::vector<std::string> connect_under(const std::vector<Environment>& of_rank) 
     for (const auto& [name, value] : of_rank[static_cast<std::size_t>(rank)]) {
       ::setenv(name.c_str(), value.c_str(), 1);
     }
-    const auto c = connect_from_environment(Deadline::after(std::chrono::seconds{10}));
+    const auto c = connect_from_environment(soon());
     return c ? std::string{(*c)->backend()} + " " + std::to_string((*c)->rank()) + " of " +
                    std::to_string((*c)->size())
              : c.status().to_string();

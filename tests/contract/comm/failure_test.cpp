@@ -14,7 +14,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using std::chrono::steady_clock;
 
 class FailureContract : public testing::TestWithParam<World> {};
 
@@ -44,13 +43,16 @@ bool holds(const std::string& text, const std::string& part) {
 
 TEST_P(FailureContract, PeerThatDoesNotCallIsNamedAtTheDeadline) {
   const auto reports = run_world_with_side(GetParam(), [](Communicator& c, Communicator& side) {
-    const auto start = steady_clock::now();
+    Status met = side.barrier(soon());  // All are here, so only rank 1 can be late.
+    const auto limit = Deadline::after(seconds{1});
     Status status;
     if (c.rank() != 1) {
-      status = c.barrier(Deadline::after(milliseconds{300}));
+      status = c.barrier(limit);
     }
-    const bool too_early = c.rank() != 1 && steady_clock::now() - start < milliseconds{290};
-    const Status met = side.barrier(soon());  // Rank 1 waits here meanwhile.
+    const bool too_early = c.rank() == 0 && !limit.expired();
+    if (met.ok()) {
+      met = side.barrier(soon());  // Rank 1 waits here meanwhile.
+    }
     return (too_early ? "too early: " : "") + status.to_string() +
            (met.ok() ? "" : " side: " + met.to_string());
   });
@@ -79,7 +81,7 @@ TEST_P(FailureContract, AbortFromAnotherThreadFreesTheWaiters) {
       c.abort("operator pressed stop");
       waiter.join();
     }
-    const Status met = side.barrier(Deadline::after(seconds{5}));
+    const Status met = side.barrier(soon());
     return status.to_string() + (met.ok() ? "" : " side: " + met.to_string());
   });
   EXPECT_EQ(reports.at(0), "aborted: operator pressed stop");
@@ -94,33 +96,34 @@ TEST_P(FailureContract, AbortFromAnotherThreadFreesTheWaiters) {
 TEST(LocalGroup, RankThatLeavesIsNamedBeforeTheDeadline) {
   auto ranks = make_local_group(2);
   ranks[1].reset();
-  const auto start = steady_clock::now();
-  const Status status = ranks[0]->barrier(soon());
+  const Deadline limit = soon();
+  const Status status = ranks[0]->barrier(limit);
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_TRUE(holds(status.message(), "rank 1 has left")) << status.to_string();
-  EXPECT_LT(steady_clock::now() - start, seconds{5});
+  EXPECT_FALSE(limit.expired());
 }
 
 // --- ranks that die or stop ---
 
-// A stream of collectives that only an error ends.
+constexpr const char* kBeforeTheDeadline = " (before the deadline)";
+
+// A stream of collectives that only an error ends; the text tells whether its deadline had passed.
 std::string stream(Communicator& c, milliseconds call_limit, std::size_t count) {
   std::vector<float> data(count, 1.0F);
   for (int call = 0;; ++call) {
     if (call == 20) {
       test::ForkedRanks::report_ready();
     }
-    const Status status =
-        c.all_reduce(std::span{data}, ReduceOp::kMax, Deadline::after(call_limit));
+    const auto limit = Deadline::after(call_limit);
+    const Status status = c.all_reduce(std::span{data}, ReduceOp::kMax, limit);
     if (!status.ok()) {
-      return status.to_string();
+      return status.to_string() + (limit.expired() ? "" : kBeforeTheDeadline);
     }
   }
 }
 
 struct Survivors {
   std::vector<test::RankResult> results;
-  std::chrono::nanoseconds ended_after{0};  // After the signal.
   pid_t victim_pid{0};
 };
 
@@ -133,16 +136,14 @@ Survivors signal_in_stream(
                                 world.backend, rendezvous.options(rank, world.size), soon());
                             return c ? stream(**c, call_limit, count) : c.status().to_string();
                           }};
-  EXPECT_TRUE(ranks.wait_ready({0, 1, 2, 3}, seconds{20}));
-  const auto signalled_at = steady_clock::now();
+  EXPECT_TRUE(ranks.wait_ready({0, 1, 2, 3}, seconds{60}));
   ranks.send_signal(2, signal);
   Survivors survivors;
   survivors.victim_pid = ranks.pid(2);
-  EXPECT_TRUE(ranks.wait_ended({0, 1, 3}, seconds{20}));
-  survivors.ended_after = steady_clock::now() - signalled_at;
+  EXPECT_TRUE(ranks.wait_ended({0, 1, 3}, seconds{90}));
   ranks.send_signal(2, SIGCONT);
   ranks.send_signal(2, SIGKILL);
-  survivors.results = ranks.wait(seconds{5});
+  survivors.results = ranks.wait(seconds{60});
   return survivors;
 }
 
@@ -158,19 +159,25 @@ void expect_named(const Survivors& survivors, const std::string& state) {
 
 TEST_P(ProcessFailureContract, KilledPeerIsNamedLongBeforeTheDeadline) {
   for (const std::size_t count : {100UL, 300007UL}) {
-    const Survivors survivors = signal_in_stream(GetParam(), SIGKILL, seconds{20}, count);
+    const Survivors survivors = signal_in_stream(GetParam(), SIGKILL, seconds{60}, count);
     expect_named(survivors, "unavailable");
-    EXPECT_LT(survivors.ended_after, seconds{2}) << count << " elements";
+    for (const std::size_t rank : {0UL, 1UL, 3UL}) {
+      const std::string& report = survivors.results.at(rank).report;
+      EXPECT_TRUE(holds(report, kBeforeTheDeadline)) << count << " elements: " << report;
+    }
   }
 }
 
 TEST_P(ProcessFailureContract, StoppedPeerEndsTheCallAtTheDeadline) {
-  const Survivors survivors = signal_in_stream(GetParam(), SIGSTOP, milliseconds{700}, 100);
+  const Survivors survivors = signal_in_stream(GetParam(), SIGSTOP, seconds{3}, 100);
+  // The first to give up has waited for its deadline; the others may learn of it earlier.
+  bool one_waited = false;
   for (const std::size_t rank : {0UL, 1UL, 3UL}) {
-    EXPECT_NE(survivors.results.at(rank).report, "ok");
+    const std::string& report = survivors.results.at(rank).report;
+    EXPECT_NE(report, "ok");
+    one_waited = one_waited || !holds(report, kBeforeTheDeadline);
   }
-  EXPECT_GE(survivors.ended_after, milliseconds{600});
-  EXPECT_LT(survivors.ended_after, seconds{5});
+  EXPECT_TRUE(one_waited);
   EXPECT_TRUE(holds(survivors.results.at(0).report, "rank 2")) << survivors.results.at(0).report;
 }
 
@@ -181,7 +188,7 @@ TEST_P(ProcessFailureContract, SurvivorsMeetAgainInANewSession) {
   test::ForkedRanks ranks{
       world.size, [&](int rank) {
         auto c = connect(world.backend, first.options(rank, world.size), soon());
-        const std::string error = c ? stream(**c, seconds{20}, 1000) : c.status().to_string();
+        const std::string error = c ? stream(**c, seconds{60}, 1000) : c.status().to_string();
         auto next = connect(world.backend, second.options(rank == 3 ? 2 : rank, 3), soon());
         if (!next) {
           return error + next.status().to_string();
@@ -190,9 +197,9 @@ TEST_P(ProcessFailureContract, SurvivorsMeetAgainInANewSession) {
         const Status status = (*next)->all_reduce(std::span{&alive, 1}, ReduceOp::kSum, soon());
         return status.ok() ? std::to_string(alive) : status.to_string();
       }};
-  ASSERT_TRUE(ranks.wait_ready({0, 1, 2, 3}, seconds{20}));
+  ASSERT_TRUE(ranks.wait_ready({0, 1, 2, 3}, seconds{60}));
   ranks.send_signal(2, SIGKILL);
-  const auto results = ranks.wait(seconds{20});
+  const auto results = ranks.wait(seconds{60});
   for (const std::size_t rank : {0UL, 1UL, 3UL}) {
     EXPECT_EQ(results.at(rank).report, "3") << "rank " << rank;
   }

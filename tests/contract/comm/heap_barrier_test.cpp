@@ -13,7 +13,7 @@ namespace muster::comm {
 
 namespace {
 
-using std::chrono::milliseconds;
+using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 class HeapBarrier : public testing::TestWithParam<World> {};
@@ -148,7 +148,7 @@ TEST_P(HeapBarrierOfThree, ALateRankIsNamedAtTheWrapToo) {
         met = heap.barrier("plan", soon());
       }
       if (c.rank() != 2 && met.ok()) {
-        met = heap.barrier("dispatch", Deadline::after(milliseconds{200}));
+        met = heap.barrier("dispatch", Deadline::after(seconds{1}));
       }
       static_cast<void>(side.barrier(soon()));  // Rank 2 waits here meanwhile.
       return met.to_string();
@@ -183,7 +183,7 @@ TEST_P(HeapBarrierOfThree, ALateRankIsNamedWithItsLastPhase) {
     return with_heap(c, 4096, [&](SymmetricHeap& heap) {
       Status met = heap.barrier("plan of layer 3", soon());
       if (c.rank() != 1 && met.ok()) {
-        met = heap.barrier("dispatch of layer 3", Deadline::after(milliseconds{200}));
+        met = heap.barrier("dispatch of layer 3", Deadline::after(seconds{1}));
       }
       static_cast<void>(side.barrier(soon()));  // Rank 1 waits here meanwhile.
       return met.to_string();
@@ -211,7 +211,7 @@ TEST_P(HeapBarrierOfThree, ARankThatIsInACollectiveInsteadIsSaidToBeThere) {
       while (collectives.slots[1].in_call.load() == 0) {  // Until it is there.
         std::this_thread::yield();
       }
-      return heap.barrier("dispatch", Deadline::after(milliseconds{200})).to_string();
+      return heap.barrier("dispatch", Deadline::after(seconds{1})).to_string();
     });
   });
   for (const std::string& report : reports) {

@@ -298,7 +298,7 @@ TEST(ShmHeapGuards, AnOverrunOfTheLastChunkIsCaughtAtOnce) {
                                 return std::string{"written"};
                               });
                             }};
-    const auto results = ranks.wait(std::chrono::seconds{20});
+    const auto results = ranks.wait(std::chrono::seconds{60});
     EXPECT_EQ(results.at(0).signal, SIGSEGV) << results.at(0).report;
   }
 }

@@ -24,7 +24,7 @@ TEST(ShmRendezvous, NamesTheRanksThatDidNotCome) {
   const Rendezvous rendezvous;
   const auto reports = test::run_ranks(2, [&](int rank) {
     // Ranks 0 and 1 of 4.
-    const auto c = connect_shm(rendezvous.options(rank, 4), Deadline::after(milliseconds{200}));
+    const auto c = connect_shm(rendezvous.options(rank, 4), Deadline::after(seconds{2}));
     return c.status().to_string();
   });
   // The first rank to give up informs the other.
@@ -53,9 +53,7 @@ TEST(ShmRendezvous, DifferentWorldSizesAreRefusedOnBothSides) {
 TEST(ShmRendezvous, RankThatCameTwiceIsRefused) {
   const Rendezvous rendezvous;
   const auto reports = test::run_ranks(3, [&](int rank) {
-    return connect_shm(rendezvous.options(rank == 0 ? 0 : 1, 3), Deadline::after(seconds{5}))
-        .status()
-        .to_string();
+    return connect_shm(rendezvous.options(rank == 0 ? 0 : 1, 3), soon()).status().to_string();
   });
   EXPECT_TRUE(holds(reports.at(0), "calls itself rank 1 of 3")) << reports.at(0);
   EXPECT_TRUE(holds(reports.at(1), "already a rank 1") || holds(reports.at(2), "already a rank 1"));
@@ -66,7 +64,7 @@ TEST(ShmRendezvous, SessionInUseIsRefused) {
   // Two processes that both want to be rank 0 of two: one opens the session and waits for rank 1,
   // which never comes.
   const auto reports = test::run_ranks(2, [&](int) {
-    const auto limit = Deadline::after(milliseconds{500});
+    const auto limit = Deadline::after(seconds{3});
     return connect_shm(rendezvous.options(0, 2), limit).status().to_string();
   });
   const bool first_served = holds(reports.at(0), "rank 1 did not come");
@@ -139,16 +137,16 @@ TEST(ShmMemory, AddressSpaceThatIsReservedTakesNoMemory) {
 
 TEST(ShmSession, RanksKilledWhileTheyMeetAreNamed) {
   const Rendezvous rendezvous;
-  test::ForkedRanks ranks{
-      3, [&](int rank) {
-        if (rank == 2) {
-          ::raise(SIGKILL);
-        }
-        return connect_shm(rendezvous.options(rank, 3), Deadline::after(milliseconds{500}))
-            .status()
-            .to_string();
-      }};
-  const auto results = ranks.wait(seconds{10});
+  test::ForkedRanks ranks{3, [&](int rank) {
+                            if (rank == 2) {
+                              ::raise(SIGKILL);
+                            }
+                            return connect_shm(
+                                       rendezvous.options(rank, 3), Deadline::after(seconds{3}))
+                                .status()
+                                .to_string();
+                          }};
+  const auto results = ranks.wait(seconds{60});
   EXPECT_TRUE(holds(results.at(0).report, "rank 2")) << results.at(0).report;
   EXPECT_EQ(results.at(1).report, results.at(0).report);
 }
@@ -164,10 +162,10 @@ TEST(ShmSession, SameNameCanBeUsedAgainAfterAllWereKilled) {
                               }
                               return c.status().to_string();
                             }};
-    EXPECT_TRUE(ranks.wait_ready({0, 1}, seconds{10})) << "round " << round;
+    EXPECT_TRUE(ranks.wait_ready({0, 1}, seconds{60})) << "round " << round;
     ranks.send_signal(0, SIGKILL);
     ranks.send_signal(1, SIGKILL);
-    const auto results = ranks.wait(seconds{5});
+    const auto results = ranks.wait(seconds{60});
     EXPECT_EQ(results.at(0).signal, SIGKILL) << results.at(0).report;
   }
 }

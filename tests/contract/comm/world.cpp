@@ -2,10 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <array>
-#include <cstdlib>
 #include <thread>
 
 #if defined(__SANITIZE_THREAD__)
@@ -35,25 +32,12 @@ std::ostream& operator<<(std::ostream& out, const World& world) {
   return out << to_string(world.backend) << "_" << world.size;
 }
 
-Rendezvous::Rendezvous() {
-  std::string name = (std::filesystem::temp_directory_path() / "muster-comm-XXXXXX").string();
-  if (::mkdtemp(name.data()) == nullptr) {
-    ADD_FAILURE() << "no temporary folder " << name;
-  }
-  folder_ = name;
-}
-
-Rendezvous::~Rendezvous() {
-  std::error_code ignored;
-  std::filesystem::remove_all(folder_, ignored);
-}
-
 ConnectOptions Rendezvous::options(int rank, int size) const {
   ConnectOptions options;
   options.rank = rank;
   options.size = size;
-  options.session = folder_.filename().string();  // As unique as the folder.
-  options.gloo_store_path = folder_.string();
+  options.session = folder().filename().string();  // As unique as the folder.
+  options.gloo_store_path = folder().string();
   options.heap_bytes_per_rank = std::size_t{256} << 20;
   return options;
 }
@@ -91,7 +75,7 @@ std::vector<std::string> run_world(const World& world, const RankWork& work) {
     auto communicator = connect(world.backend, rendezvous.options(rank, world.size), soon());
     return communicator ? work(**communicator) : communicator.status().to_string();
   };
-  return test::run_ranks(world.size, work_on, std::chrono::minutes{2});
+  return test::run_ranks(world.size, work_on);
 }
 
 std::vector<std::string> run_world_with_side(const World& world, const RankWorkWithSide& work) {
@@ -114,10 +98,6 @@ void expect_success(const World& world, const RankWork& work) {
   for (std::size_t r = 0; r < reports.size(); ++r) {
     EXPECT_EQ(reports[r], "") << world << " rank " << r;
   }
-}
-
-Deadline soon() {
-  return Deadline::after(std::chrono::seconds{20});
 }
 
 std::vector<World> worlds_of(int size) {

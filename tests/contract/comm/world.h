@@ -1,7 +1,9 @@
 // One group of ranks of any backend: threads for local, forked processes for shm and gloo.
 #pragma once
 
+#include "tests/support/deadlines.h"
 #include "tests/support/forked_ranks.h"
+#include "tests/support/scratch_folder.h"
 
 #include <muster/comm/backends.h>
 
@@ -32,19 +34,12 @@ using RankWork = std::function<std::string(Communicator&)>;
 // A folder and a session name that no other test uses; the folder goes with the object.
 class Rendezvous {
  public:
-  Rendezvous();
-  ~Rendezvous();
-  Rendezvous(const Rendezvous&) = delete;
-  Rendezvous& operator=(const Rendezvous&) = delete;
-  Rendezvous(Rendezvous&&) = delete;
-  Rendezvous& operator=(Rendezvous&&) = delete;
-
   [[nodiscard]] ConnectOptions options(int rank, int size) const;
 
-  [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
+  [[nodiscard]] const std::filesystem::path& folder() const { return folder_.path(); }
 
  private:
-  std::filesystem::path folder_;
+  test::ScratchFolder folder_;
 };
 
 // Only shm and gloo, whose ranks are processes.
@@ -63,8 +58,7 @@ using RankWorkWithSide = std::function<std::string(Communicator&, Communicator& 
 // Adds a test failure for every rank that reported one.
 void expect_success(const World& world, const RankWork& work);
 
-// Long enough for a loaded machine; no test waits for it unless something is broken.
-[[nodiscard]] Deadline soon();
+using test::soon;
 
 // local, shm and, where the build has it, gloo, each with 1 to 4 ranks.
 [[nodiscard]] std::vector<World> all_worlds();

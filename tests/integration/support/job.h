@@ -1,8 +1,9 @@
-// A small training job for tests: the real `muster` and `moe_lm` programs on a model that makes a
-// step in milliseconds. Paths of the programs come from the build.
+// A small training job for tests: the real `muster` and `moe_lm` programs with a model whose steps
+// take milliseconds. Paths of the programs come from the build.
 #pragma once
 
 #include "tests/integration/support/process.h"
+#include "tests/support/scratch_folder.h"
 
 #include <memory>
 #include <string>
@@ -11,12 +12,12 @@
 namespace muster::test {
 
 struct JobOptions {
-  std::string folder;       // everything the job writes lies under it
+  std::string folder;       // holds everything that the job writes
   std::string name{"job"};  // run id
   int ranks{4};
   int steps{24};
   int checkpoint_interval{6};
-  std::string collector;              // "host:port"; empty: none
+  std::string collector;              // "host:port"; without one if empty
   std::vector<std::string> trainer;   // further moe_lm flags
   std::vector<std::string> launcher;  // further `muster run` flags
 };
@@ -24,29 +25,29 @@ struct JobOptions {
 // The command line of `muster run ... -- moe_lm ...`.
 [[nodiscard]] std::vector<std::string> command_line(const JobOptions& options);
 
-// Starts it.
+// Starts the job.
 [[nodiscard]] std::unique_ptr<Process> launch(const JobOptions& options);
 
-// Runs it to its end; the exit code, or a failed check after two minutes.
+// Runs the job to its end and returns the exit code; aborts the test after two minutes.
 [[nodiscard]] int run_to_end(const JobOptions& options);
 
 // The final parameters that the job's ranks dumped, concatenated; empty when there are none.
 [[nodiscard]] std::string parameters_of(const JobOptions& options);
 
-// The pid of a rank, as `muster run` announced it for the first generation; 0 when it did not.
+// The pid of a rank, as `muster run` announced it for the first generation; 0 if it did not.
 [[nodiscard]] pid_t announced_pid(const Process& launcher, int rank);
 
 // The program files.
 [[nodiscard]] std::string muster_program();
 [[nodiscard]] std::string moe_lm_program();
 
-// English text enough for the small model, written into `folder`; its path.
+// Writes enough English text for the small model into `folder` and returns its path.
 [[nodiscard]] std::string write_sample_text(const std::string& folder);
 
 // A `muster collector` on free ports with its addresses.
 class CollectorProcess {
  public:
-  // `agent_port` 0 picks a free one; a restart reuses the old.
+  // If `agent_port` is 0, the system selects a free port; a restart passes the old one.
   explicit CollectorProcess(std::string database, int agent_port = 0);
 
   [[nodiscard]] const std::string& address() const { return address_; }  // agents

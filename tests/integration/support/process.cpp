@@ -14,7 +14,6 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
 
 namespace muster::test {
 
@@ -129,17 +128,6 @@ void Process::read_output(int fd) {
     changed_.notify_all();
   }
   ::close(fd);
-}
-
-ScratchFolder::ScratchFolder() {
-  std::string name = (std::filesystem::temp_directory_path() / "muster-test-XXXXXX").string();
-  MUSTER_CHECK(::mkdtemp(name.data()) != nullptr, "mkdtemp");
-  path_ = name;
-}
-
-ScratchFolder::~ScratchFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
 }
 
 }  // namespace muster::test

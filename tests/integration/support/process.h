@@ -1,7 +1,6 @@
-// A child process of a test: its output is collected, its life is bounded, its end is by process
-// id.
+// A child process of a test. Collects its output, waits with a deadline and kills it by process id.
 //
-// Thread-safety: one test thread owns it; a reader thread of its own collects the output.
+// Thread-safety: one test thread owns it; an internal thread collects the output.
 #pragma once
 
 #include <muster/common/clock.h>
@@ -20,10 +19,11 @@ namespace muster::test {
 
 class Process {
  public:
-  // Starts argv[0] with standard output and error in one pipe. `environment` is added to ours.
+  // Starts argv[0] with standard output and error in one pipe. `environment` is added to the
+  // environment of the test.
   explicit Process(
       std::vector<std::string> argv, const std::map<std::string, std::string>& environment = {});
-  ~Process();  // Kills it when it still runs.
+  ~Process();  // Kills the process if it still runs.
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
   Process(Process&&) = delete;
@@ -33,13 +33,13 @@ class Process {
 
   void signal(int number) const;
 
-  // The exit code, or 128 + signal; nullopt when it still runs at the deadline.
+  // The exit code, or 128 + signal; nullopt if the process still runs at the deadline.
   [[nodiscard]] std::optional<int> wait(Deadline deadline);
 
   // Waits until the output contains `text`; false when the process ended or the deadline passed.
   [[nodiscard]] bool wait_for_output(const std::string& text, Deadline deadline);
 
-  // The first line, from the start of the output, that contains `text`; empty when there is none.
+  // The first line of the output that contains `text`; empty if there is none.
   [[nodiscard]] std::string line_with(const std::string& text) const;
 
   // Everything printed so far.
@@ -55,24 +55,6 @@ class Process {
   std::condition_variable changed_;
   std::string output_;
   bool closed_{false};
-};
-
-// A folder that is removed with its content at the end of the test.
-class ScratchFolder {
- public:
-  ScratchFolder();
-  ~ScratchFolder();
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  ScratchFolder(ScratchFolder&&) = delete;
-  ScratchFolder& operator=(ScratchFolder&&) = delete;
-
-  [[nodiscard]] const std::string& path() const { return path_; }
-
-  [[nodiscard]] std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
 };
 
 }  // namespace muster::test

@@ -91,7 +91,7 @@ TEST(Agent, QkClipScalesTheSameHeadsEverywhere) {
 }
 
 TEST(Agent, PreemptionOfOneRankEndsAllAtTheSameStep) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   GroupOptions options;
   options.ranks = 3;
   options.total_steps = 100;
@@ -113,7 +113,7 @@ TEST(Agent, PreemptionOfOneRankEndsAllAtTheSameStep) {
 }
 
 TEST(Agent, ResumedRunEqualsTheUndisturbedOneBitForBit) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   GroupOptions whole;
   whole.ranks = 3;
   whole.total_steps = 14;
@@ -154,7 +154,7 @@ TEST(Agent, ResumedRunEqualsTheUndisturbedOneBitForBit) {
 
 // Trains until a commit was seen, however slow the disk is.
 TEST(Agent, IntervalCheckpointsAreCommittedDuringTraining) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   std::atomic<bool> committed{false};
   GroupOptions options;
   options.total_steps = 0;
@@ -231,7 +231,7 @@ TEST(Agent, CheckpointOfADeletedFolderIsNotFoundOnAllRanks) {
 }
 
 TEST(Agent, FailedFinalCheckpointIsReportedByEveryRank) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   GroupOptions options;
   options.adjust = [&](AgentOptions& agent) { agent.checkpoint_root = folder.path(); };
   options.on_step = [&](StepContext& context) {

@@ -106,7 +106,7 @@ class WatchedAttention : public testing::Test {
     return 0;
   }
 
-  TemporaryFolder folder_;
+  ScratchFolder folder_;
   std::unique_ptr<FakeCollector> collector_ = std::make_unique<FakeCollector>();
 };
 

@@ -135,7 +135,7 @@ TEST(AgentQkClip, AModelItCannotScaleMayStillRecordItsLogits) {
 }
 
 TEST(AgentQkClip, ACheckpointWithAThresholdIsRefusedByAModelItCannotScale) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   GroupOptions group = attention_group({3, 2, 4, "wq", "wk"}, 8, 8);
   group.adjust = [&](AgentOptions& agent) {
     agent.qk_clip_threshold = 100.0;
@@ -318,7 +318,7 @@ TEST(LossScale, IsOneWithoutFp16Parameters) {
 }
 
 TEST(Guards, ResumeWhereTheyWereBitForBit) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const GroupOptions whole = guarded_run();
   const auto undisturbed = train(whole);
   expect_ok(undisturbed);
@@ -352,7 +352,7 @@ TEST(Guards, ResumeWhereTheyWereBitForBit) {
 }
 
 TEST(Guards, CountersAreInTheCheckpointAndAccumulatorsAreNot) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   GroupOptions group;
   group.total_steps = 9;
   group.adjust = [&](AgentOptions& agent) {
@@ -397,7 +397,7 @@ TEST(Overlap, TrainsToTheSameBits) {
 }
 
 TEST(Overlap, ACheckpointInTheMiddleHoldsTheNewParameters) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   GroupOptions group;
   group.tune = [](auto& options) { options.overlap = true; };
   const auto undisturbed = train(group);

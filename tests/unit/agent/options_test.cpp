@@ -63,7 +63,7 @@ TEST_F(Environment, WithoutVariablesItIsAWorldOfOne) {
 }
 
 TEST_F(Environment, ReadsWhatTheLauncherSets) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const auto token = folder.path() / "token";
   std::ofstream{token} << "secret\n";
   set("RANK", "2");

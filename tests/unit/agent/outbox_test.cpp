@@ -19,7 +19,7 @@ SampleFrame frame(std::int64_t step) {
   return out;
 }
 
-std::optional<Spool> spool_in(const TemporaryFolder& folder, std::size_t bytes = 1 << 20) {
+std::optional<Spool> spool_in(const ScratchFolder& folder, std::size_t bytes = 1 << 20) {
   auto spool = Spool::open(folder.path() / "spool", bytes);
   EXPECT_TRUE(spool.ok()) << spool.status().to_string();
   return std::move(spool).value();
@@ -108,7 +108,7 @@ TEST(Outbox, EventsAreKeptWhenSamplesAreDropped) {
 }
 
 TEST(Outbox, SpoolKeepsTheOrder) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   Outbox outbox{4096, 0, spool_in(folder)};
   for (int step = 0; step < 500; ++step) {
     outbox.push(frame(step));
@@ -122,7 +122,7 @@ TEST(Outbox, SpoolKeepsTheOrder) {
 }
 
 TEST(Outbox, FullSpoolCountsItsOwnDrops) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   Outbox outbox{4096, 0, spool_in(folder, 2000)};
   for (int step = 0; step < 500; ++step) {
     outbox.push(frame(step));
@@ -133,7 +133,7 @@ TEST(Outbox, FullSpoolCountsItsOwnDrops) {
 }
 
 TEST(Outbox, DamagedSpoolIsCountedAndTheRestGoesOn) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   Outbox outbox{4096, 0, spool_in(folder)};
   for (int step = 0; step < 200; ++step) {
     outbox.push(frame(step));
@@ -151,7 +151,7 @@ TEST(Outbox, DamagedSpoolIsCountedAndTheRestGoesOn) {
 }
 
 TEST(Spool, GivesRecordsBackInOrderAndEmptiesTheFile) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   auto spool = spool_in(folder);
   ASSERT_TRUE(spool->append(bytes_of("one")).ok());
   ASSERT_TRUE(spool->append(bytes_of("")).ok());
@@ -165,7 +165,7 @@ TEST(Spool, GivesRecordsBackInOrderAndEmptiesTheFile) {
 }
 
 TEST(Spool, RefusesARecordBeyondItsBound) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   auto spool = spool_in(folder, 30);
   EXPECT_TRUE(spool->append(bytes_of("0123456789")).ok());
   EXPECT_EQ(spool->append(bytes_of("0123456789")).code(), StatusCode::kResourceExhausted);

@@ -163,7 +163,7 @@ std::filesystem::path save_four_steps(
 TEST(Reshard, NRanksContinuedByMAreTheUninterruptedRunBitForBit) {
   const std::vector<float> straight = run_well({1, 8, {}, {}}).front().parameters;
   for (const int before : {1, 2, 3, 4}) {
-    const TemporaryFolder folder;
+    const ScratchFolder folder;
     const auto saved = save_four_steps(folder.path(), before);
     for (const int after : {1, 2, 3, 4}) {
       SCOPED_TRACE(std::to_string(before) + " ranks, then " + std::to_string(after));
@@ -185,7 +185,7 @@ TEST(Reshard, EveryLayoutGoesOnFromEveryOther) {
         Layout::kFlatOwner,
         Layout::kRowShards,
         Layout::kReplicated}) {
-    const TemporaryFolder folder;
+    const ScratchFolder folder;
     const auto saved = save_four_steps(folder.path(), 3, before);
     for (const Layout after :
          {Layout::kWholeMatrices,
@@ -201,8 +201,8 @@ TEST(Reshard, EveryLayoutGoesOnFromEveryOther) {
 
 TEST(Reshard, FourRanksToTwoToThreeSavingEachTime) {
   const std::vector<float> straight = run_well({1, 8, {}, {}}).front().parameters;
-  const TemporaryFolder first;
-  const TemporaryFolder second;
+  const ScratchFolder first;
+  const ScratchFolder second;
   const auto by_four = save_four_steps(first.path(), 4);
   run_well({2, 6, second.path(), by_four});
   const auto by_two = newest(second.path());
@@ -214,7 +214,7 @@ TEST(Reshard, FourRanksToTwoToThreeSavingEachTime) {
 }
 
 TEST(Reshard, TrainerTensorsComeFromTheOldRankOfTheSameNumberAndValuesFromTheLowest) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const auto saved = save_four_steps(folder.path(), 2);
   const auto outcomes = run_well({3, 5, {}, saved});
   const std::vector<float> expected{0.0F, 1.0F, 0.0F};  // 2 modulo the 2 old ranks.
@@ -225,7 +225,7 @@ TEST(Reshard, TrainerTensorsComeFromTheOldRankOfTheSameNumberAndValuesFromTheLow
 }
 
 TEST(Reshard, TheSameWorldTakesEachRanksOwnTrainerStateBack) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const auto saved = save_four_steps(folder.path(), 2);
   const auto outcomes = run_well({2, 5, {}, saved});
   for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
@@ -272,8 +272,8 @@ void rewrite_as_old(const std::filesystem::path& saved, const std::filesystem::p
 
 TEST(Reshard, ACheckpointFromBeforeMomentumFormsIsHeavyBall) {
   const std::vector<float> straight = run_well({1, 8, {}, {}}).front().parameters;
-  const TemporaryFolder now;
-  const TemporaryFolder old;
+  const ScratchFolder now;
+  const ScratchFolder old;
   rewrite_as_old(save_four_steps(now.path(), 1), old.path());
   for (const Outcome& outcome : run_well({2, 8, {}, newest(old.path())})) {
     EXPECT_EQ(outcome.first_step, 4);
@@ -282,7 +282,7 @@ TEST(Reshard, ACheckpointFromBeforeMomentumFormsIsHeavyBall) {
 }
 
 TEST(Reshard, ADamagedPieceStopsEveryRankAndIsNamed) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const auto saved = save_four_steps(folder.path(), 4);
   const auto path = saved / "rank-2.safetensors";
   std::fstream file{path, std::ios::binary | std::ios::in | std::ios::out};
@@ -299,7 +299,7 @@ TEST(Reshard, ADamagedPieceStopsEveryRankAndIsNamed) {
 }
 
 TEST(Reshard, AMissingRankFileStopsEveryRankAndIsNamed) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const auto saved = save_four_steps(folder.path(), 3);
   std::filesystem::remove(saved / "rank-1.safetensors");
   for (const Outcome& outcome : run({2, 8, {}, saved})) {

@@ -176,7 +176,7 @@ TEST_F(WatchedTraining, AThresholdIsRejectedWithTheReasonWhereANormMakesQkClipAN
 }
 
 TEST_F(WatchedTraining, StopSavesAndEndsEveryRankAtOneStep) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   GroupOptions options = group(2, 1000);
   options.adjust = [&](AgentOptions& agent) {
     agent.collector = collector_.address();
@@ -206,7 +206,7 @@ TEST_F(WatchedTraining, StopSavesAndEndsEveryRankAtOneStep) {
 
 // A restarted job reports the commands it has run, and runs none of them again.
 TEST_F(WatchedTraining, AppliedCommandsSurviveARestart) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   GroupOptions first = group(2, 8);
   first.adjust = [&](AgentOptions& agent) {
     agent.collector = collector_.address();

@@ -180,14 +180,4 @@ std::vector<RankResult> train(const GroupOptions& options) {
   return results;
 }
 
-TemporaryFolder::TemporaryFolder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "muster-agent-XXXXXX").string();
-  path_ = ::mkdtemp(pattern.data());
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 }  // namespace muster::agent

@@ -1,6 +1,8 @@
 // Ranks as threads that train a tiny quadratic model under real agents and a real optimizer.
 #pragma once
 
+#include "tests/support/scratch_folder.h"
+
 #include <muster/agent/agent.h>
 
 #include <filesystem>
@@ -52,20 +54,6 @@ struct RankResult {
 // Runs all ranks to their end.
 [[nodiscard]] std::vector<RankResult> train(const GroupOptions& options);
 
-// A folder that is removed with the object.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  TemporaryFolder(TemporaryFolder&&) = delete;
-  TemporaryFolder& operator=(TemporaryFolder&&) = delete;
-
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
+using test::ScratchFolder;
 
 }  // namespace muster::agent

@@ -2,6 +2,7 @@
 #include "agent/src/uplink/uplink.h"
 
 #include "agent/src/uplink/telemetry.h"
+#include "tests/support/eventually.h"
 #include "tests/unit/agent/fake_collector.h"
 #include "tests/unit/agent/train_group.h"
 
@@ -15,6 +16,7 @@ namespace muster::agent {
 namespace {
 
 using namespace std::chrono_literals;
+using test::eventually;
 
 MetricSchema two_metrics() {
   MetricSchema schema;
@@ -67,18 +69,6 @@ class UplinkTest : public testing::Test {
     return collector_.wait([seq](const FakeCollector::State& state) {
       return state.contains(0) && state.at(0).contiguous() >= seq;
     });
-  }
-
-  template <typename Condition>
-  static bool eventually(Condition condition) {
-    const auto limit = std::chrono::steady_clock::now() + 20s;
-    while (!condition()) {
-      if (std::chrono::steady_clock::now() > limit) {
-        return false;
-      }
-      std::this_thread::yield();
-    }
-    return true;
   }
 
   void expect_each_step_once(std::int64_t steps) {
@@ -174,11 +164,11 @@ TEST_F(Uplinks, AbsentCollectorLetsTheOutboxFillAndDropsAreCounted) {
   EXPECT_TRUE(eventually([&] { return channel_->dropped_outbox_full.load() > 400; }));
   const auto begun = std::chrono::steady_clock::now();
   telemetry_.reset();
-  EXPECT_LT(std::chrono::steady_clock::now() - begun, 2500ms);
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, options_.flush_timeout + 20s);
 }
 
 TEST_F(Uplinks, SpoolKeepsWhatMemoryCannotUntilTheCollectorIsBack) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   collector_.start({});
   collector_.stop();
   options_.outbox_bytes_max = 4096;
@@ -197,18 +187,19 @@ TEST_F(Uplinks, CollectorThatDoesNotReadNeverBlocksTheTrainingThread) {
   deaf.reads = false;
   collector_.start(deaf);
   options_.outbox_bytes_max = 64 << 10;
-  options_.io_timeout = 100ms;
+  options_.io_timeout = 60s;
   start_uplink();
   std::int64_t slowest_ns = 0;
-  for (std::int64_t step = 0; step < 20000; ++step) {
+  // On until the I/O thread has fallen behind by a ring.
+  for (std::int64_t step = 0; step < 20'000 || channel_->dropped_ring_full.load() == 0; ++step) {
+    ASSERT_LT(step, 20'000'000);
     const auto begun = std::chrono::steady_clock::now();
     static_cast<void>(publish(step));
     slowest_ns =
         std::max<std::int64_t>(slowest_ns, (std::chrono::steady_clock::now() - begun).count());
   }
-  // A blocked publish would take the collector's timeouts; being descheduled takes a few ticks.
-  EXPECT_LT(slowest_ns, 1'000'000'000);
-  EXPECT_GT(channel_->dropped_ring_full.load(), 0U);
+  // A blocked publish would take io_timeout; a thread that is not scheduled takes far less.
+  EXPECT_LT(slowest_ns, 30'000'000'000);
   telemetry_.reset();
 }
 

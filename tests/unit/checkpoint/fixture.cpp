@@ -87,9 +87,7 @@ bool same(const LoadedState& loaded, const OwnedState& expected) {
 }
 
 void CheckpointTest::SetUp() {
-  std::string pattern = (temporary_root() / "muster-checkpoint-XXXXXX").string();
-  ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-  root_ = pattern;
+  root_ = scratch_.emplace(temporary_root()).path();
   const auto allocated = allocate_generation(root_, "run");
   ASSERT_TRUE(allocated) << allocated.status().to_string();
   generation_ = *allocated;
@@ -97,8 +95,7 @@ void CheckpointTest::SetUp() {
 
 void CheckpointTest::TearDown() {
   writer_.reset();
-  std::error_code ignored;
-  fs::remove_all(root_, ignored);
+  scratch_.reset();
 }
 
 WriterOptions CheckpointTest::options(int rank, int world_size) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "checkpoint/src/writer.h"
+#include "tests/support/scratch_folder.h"
 
 #include <muster/checkpoint/checkpoint.h>
 #include <muster/common/clock.h>
@@ -14,6 +15,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -76,6 +78,7 @@ class CheckpointTest : public ::testing::Test {
   // A committed checkpoint of one rank at `step`, with make_state(0, step).
   void make_checkpoint(std::int64_t step);
 
+  std::optional<test::ScratchFolder> scratch_;  // A new one after each SetUp.
   std::filesystem::path root_;
   Generation generation_;
   std::unique_ptr<Writer> writer_;  // Of make_checkpoint.

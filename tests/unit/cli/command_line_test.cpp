@@ -1,4 +1,5 @@
 // The executable as a user meets it: what it prints, and the code it ends with.
+#include "tests/support/scratch_folder.h"
 #include "tests/unit/cli/program.h"
 
 #include <muster/checkpoint/checkpoint.h>
@@ -19,14 +20,6 @@ namespace fs = std::filesystem;
 
 class CommandLine : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "muster-cli-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-
-  void TearDown() override { fs::remove_all(folder_); }
-
   void commit_checkpoint(std::int64_t step, const std::string& run_id = "moby") {
     checkpoint::WriterOptions options;
     options.root = folder_;
@@ -59,7 +52,8 @@ class CommandLine : public ::testing::Test {
     EXPECT_EQ(result.out, "");
   }
 
-  fs::path folder_;
+  test::ScratchFolder scratch_;
+  fs::path folder_{scratch_.path()};
 };
 
 TEST_F(CommandLine, HelpListsSubcommandsAndVersionNamesOne) {

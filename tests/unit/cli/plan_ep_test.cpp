@@ -1,5 +1,6 @@
 // `muster plan ep` as a user meets it: the calculator, and traces replayed under another planner.
 #include "cli/plan/ep/replay.h"
+#include "tests/support/scratch_folder.h"
 #include "tests/unit/cli/program.h"
 
 #include <muster/parallel/experts/trace.h>
@@ -148,16 +149,11 @@ TEST(PlanEpCommand, RefusesWhatItCannotCalculate) {
 class PlanEpReplay : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "muster-plan-ep-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
     header_.shape.ranks = 4;
     header_.shape.experts = 16;
     header_.shape.top_k = 2;
     header_.shape.tokens_max = 64;
   }
-
-  void TearDown() override { fs::remove_all(folder_); }
 
   [[nodiscard]] std::string path() const { return (folder_ / "rank0.ep").string(); }
 
@@ -191,7 +187,8 @@ class PlanEpReplay : public ::testing::Test {
     }
   }
 
-  fs::path folder_;
+  test::ScratchFolder scratch_;
+  fs::path folder_{scratch_.path()};
   parallel::EpTraceHeader header_;
 };
 

@@ -116,7 +116,7 @@ TEST_F(Findings, OfALargeLogitArmTheClip) {
 }
 
 TEST_F(Findings, OfALostRankNameItWhileTheOthersGoOn) {
-  running_.service.rank_lost_after = std::chrono::milliseconds{20};
+  running_.manual_clock = std::make_shared<ManualClock>();
   running_.start();
   ScriptedClient survivor = running_.join_rank(0);
   ScriptedClient victim = running_.join_rank(2);
@@ -125,6 +125,7 @@ TEST_F(Findings, OfALostRankNameItWhileTheOthersGoOn) {
   ASSERT_TRUE(victim.receive_ack(1));
   victim.vanish();
   ASSERT_TRUE(running_.wait_for_metric("muster_connected_agents{run=\"run-1\"}", "1"));
+  running_.manual_clock->advance(running_.service.rank_lost_after);
   send_calm(survivor, 1);
   const auto events = running_.wait_for_events(event_kind::kFinding, 1);
   ASSERT_EQ(events.size(), 1U);

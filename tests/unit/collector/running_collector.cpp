@@ -1,40 +1,15 @@
 #include "tests/unit/collector/running_collector.h"
 
 #include "collector/src/history.h"
+#include "tests/support/eventually.h"
 
 #include <muster/common/check.h>
-#include <muster/common/random.h>
 
-#include <thread>
 #include <utility>
 
 namespace muster::collector {
 
-namespace {
-
-// Polls what another thread of this process will have done soon.
-bool eventually(const std::function<bool()>& condition) {
-  const auto until = std::chrono::steady_clock::now() + kPatience;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() >= until) {
-      return false;
-    }
-    std::this_thread::yield();
-  }
-  return true;
-}
-
-}  // namespace
-
-TemporaryFolder::TemporaryFolder()
-    : path_(std::filesystem::temp_directory_path() / ("muster-collector-" + random_hex_id())) {
-  std::filesystem::create_directories(path_);
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
+using test::eventually;
 
 RunningCollector::RunningCollector() {
   options.listen = "127.0.0.1:0";
@@ -44,18 +19,22 @@ RunningCollector::RunningCollector() {
   service.linger_timeout = std::chrono::milliseconds{100};
 }
 
+const Clock& RunningCollector::clock() const {
+  return manual_clock != nullptr ? *manual_clock : Clock::system();
+}
+
 void RunningCollector::start() {
   const std::filesystem::path database = options.database;
   const StoreOpener open_store = [this]() -> Expected<std::unique_ptr<store::Store>> {
     if (fake_store != nullptr) {
       return std::unique_ptr<store::Store>{std::make_unique<FakeStore>(fake_store)};
     }
-    return store::Store::open(options.database, clock_);
+    return store::Store::open(options.database, clock());
   };
   const HistoryReader read = [database, fake = fake_store != nullptr](const std::string& run_id) {
     return fake ? History{} : read_history(database, run_id);
   };
-  auto started = start_service(options, service, policy, clock_, open_store, read);
+  auto started = start_service(options, service, policy, clock(), open_store, read);
   MUSTER_CHECK(started.ok(), started.status().to_string());
   collector_ = std::move(started).value();
 }

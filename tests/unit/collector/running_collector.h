@@ -2,6 +2,7 @@
 #pragma once
 
 #include "collector/src/service.h"
+#include "tests/support/scratch_folder.h"
 #include "tests/unit/collector/fake_store.h"
 #include "tests/unit/collector/scripted_client.h"
 
@@ -18,21 +19,7 @@
 
 namespace muster::collector {
 
-// A fresh folder under the system's temporary one, removed at the end.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  TemporaryFolder(TemporaryFolder&&) = delete;
-  TemporaryFolder& operator=(TemporaryFolder&&) = delete;
-
-  [[nodiscard]] std::filesystem::path operator/(const char* name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
+using test::ScratchFolder;
 
 class RunningCollector {
  public:
@@ -43,6 +30,8 @@ class RunningCollector {
   CollectorOptions options;
   Policy policy{default_policy()};
   std::shared_ptr<FakeStoreState> fake_store;  // Set: used instead of SQLite.
+  // Sessions and ranks are judged on this clock, if set, instead of the clock of the machine.
+  std::shared_ptr<ManualClock> manual_clock;
 
   void start();
   void stop();
@@ -67,8 +56,9 @@ class RunningCollector {
   [[nodiscard]] std::string metric(const std::string& sample);
 
  private:
-  TemporaryFolder folder_;
-  SystemClock clock_;
+  [[nodiscard]] const Clock& clock() const;
+
+  ScratchFolder folder_;
   std::unique_ptr<Collector> collector_;
 };
 

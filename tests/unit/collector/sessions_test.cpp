@@ -1,4 +1,5 @@
 // Conversations with one peer: who is let in, what is stored and acked, what ends a connection.
+#include "tests/support/eventually.h"
 #include "tests/unit/collector/running_collector.h"
 
 #include <gtest/gtest.h>
@@ -226,9 +227,12 @@ TEST_F(Sessions, EndsAConnectionThatNeverFinishesItsHello) {
 }
 
 TEST_F(Sessions, EndsAConnectionThatFallsSilent) {
-  running_.service.idle_timeout = milliseconds{50};
+  running_.manual_clock = std::make_shared<ManualClock>();
   running_.start();
   ScriptedClient client = running_.join_rank();
+  client.send(job_batch(1, 0, 1));
+  ASSERT_TRUE(client.receive_ack(1));  // All that was sent has been read.
+  running_.manual_clock->advance(running_.service.idle_timeout + milliseconds{1});
   const auto goodbye = client.receive_next<wire::Goodbye>();
   ASSERT_TRUE(goodbye.has_value());
   EXPECT_TRUE(goodbye->retry);
@@ -237,11 +241,13 @@ TEST_F(Sessions, EndsAConnectionThatFallsSilent) {
 }
 
 TEST_F(Sessions, ClosesOnAPeerThatDoesNotReadItsGoodbye) {
-  running_.service.idle_timeout = milliseconds{30};
-  running_.service.linger_timeout = milliseconds{30};
+  running_.manual_clock = std::make_shared<ManualClock>();
   running_.start();
   const ScriptedClient client = running_.join_rank();
-  EXPECT_TRUE(running_.wait_for_metric("muster_sessions", "0"));
+  EXPECT_TRUE(test::eventually([&] {
+    running_.manual_clock->advance(running_.service.idle_timeout);
+    return running_.metric("muster_sessions") == "0";
+  }));
 }
 
 TEST_F(Sessions, SendsHeartbeatsToAQuietPeer) {

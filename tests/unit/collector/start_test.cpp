@@ -17,7 +17,7 @@ class Start : public ::testing::Test {
     return Collector::start(options, clock_);
   }
 
-  TemporaryFolder folder_;
+  ScratchFolder folder_;
   SystemClock clock_;
 };
 

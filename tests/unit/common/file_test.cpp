@@ -1,3 +1,5 @@
+#include "tests/support/scratch_folder.h"
+
 #include <muster/common/file.h>
 
 #include <gtest/gtest.h>
@@ -19,17 +21,6 @@ namespace fs = std::filesystem;
 
 class FileTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "muster-file-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-
-  void TearDown() override {
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
-  }
-
   [[nodiscard]] std::vector<std::string> names() const {
     std::vector<std::string> found;
     for (const auto& entry : fs::directory_iterator{folder_}) {
@@ -38,7 +29,8 @@ class FileTest : public testing::Test {
     return found;
   }
 
-  fs::path folder_;
+  test::ScratchFolder scratch_;
+  fs::path folder_{scratch_.path()};
 };
 
 // While it lives, no file of this process may grow over `bytes`: writes fail with EFBIG.

@@ -9,6 +9,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <string>
 
@@ -16,14 +17,14 @@ namespace muster::dashboard {
 
 class HttpClient {
  public:
-  // `address`: "127.0.0.1:PORT". Reads give up after 10 s.
+  // `address`: "127.0.0.1:PORT". Reads give up after a minute.
   explicit HttpClient(const std::string& address) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in target{};
     target.sin_family = AF_INET;
     const int port = std::atoi(address.substr(address.rfind(':') + 1).c_str());
     target.sin_port = htons(static_cast<std::uint16_t>(port));
     target.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const timeval patience{10, 0};
+    const timeval patience{60, 0};
     ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     const void* raw = &target;
     EXPECT_EQ(::connect(fd_, static_cast<const sockaddr*>(raw), sizeof(target)), 0);
@@ -58,11 +59,15 @@ class HttpClient {
     return text;
   }
 
+  // Whether a read has met the server's end of the connection.
+  [[nodiscard]] bool is_closed() const { return is_closed_; }
+
  private:
   bool read_some() {
     char buffer[4096];
     const ssize_t count = ::recv(fd_, buffer, sizeof(buffer), 0);
     if (count <= 0) {
+      is_closed_ = count == 0 || errno == ECONNRESET;
       return false;
     }
     received_.append(buffer, static_cast<std::size_t>(count));
@@ -70,6 +75,7 @@ class HttpClient {
   }
 
   int fd_;
+  bool is_closed_{false};
   std::string received_;
 };
 

@@ -74,6 +74,7 @@ TEST(HttpService, DropsAClientThatNeverFinishesItsRequest) {
   HttpClient client{service->address()};
   client.send("GET / HTTP/1.1\r\nHost:");
   EXPECT_EQ(client.read_to_end(), "");
+  EXPECT_TRUE(client.is_closed());
 }
 
 TEST(HttpService, ServesOthersWhileOneStalls) {
@@ -92,6 +93,7 @@ TEST(HttpService, ClosesConnectionsOverTheCap) {
   EXPECT_NE(first.read_until("GET /first").find("200 OK"), std::string::npos);
   HttpClient second{service->address()};
   EXPECT_EQ(second.read_to_end(), "");
+  EXPECT_TRUE(second.is_closed());
 }
 
 TEST(HttpService, StreamsUntilTheSourceEnds) {

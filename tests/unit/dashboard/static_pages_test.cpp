@@ -1,8 +1,8 @@
 #include "dashboard/server/static_pages.h"
 
-#include <gtest/gtest.h>
+#include "tests/support/scratch_folder.h"
 
-#include <unistd.h>
+#include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
@@ -13,17 +13,13 @@ namespace {
 class StaticPagesTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() /
-              ("muster-static-pages-" + std::to_string(::getpid()));
     std::filesystem::create_directories(folder_ / "root" / "assets");
     std::ofstream(folder_ / "root" / "index.html") << "start";
     std::ofstream(folder_ / "root" / "assets" / "a.js") << "code";
     std::ofstream(folder_ / "secret") << "secret";
   }
 
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  std::filesystem::path folder_;
+  test::ScratchFolder folder_;
 };
 
 TEST_F(StaticPagesTest, ServesTheStartPageAndAssets) {

@@ -1,7 +1,7 @@
 // Random inputs and the comparison of gradients with central differences.
 #pragma once
 
-#include <muster/common/random.h>
+#include "tests/support/random_values.h"
 
 #include <gtest/gtest.h>
 
@@ -15,12 +15,7 @@ namespace muster::kernels::test {
 
 using Values = std::vector<double>;
 
-inline Values normal_values(std::uint64_t seed, std::int64_t count, double scale = 1) {
-  Random random(seed);
-  Values result(static_cast<std::size_t>(count));
-  std::generate(result.begin(), result.end(), [&] { return scale * random.normal(); });
-  return result;
-}
+using muster::test::normal_values;
 
 template <typename To, typename From>
 std::vector<To> cast(const std::vector<From>& values) {

@@ -29,20 +29,12 @@ void RecordingSink::report(Generation /*generation*/, Event event) {
   log_->events.push_back(std::move(event));
 }
 
-void LauncherTest::SetUp() {
-  std::string pattern = (fs::temp_directory_path() / "muster-launcher-XXXXXX").string();
-  ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-  root_ = pattern;
-}
-
 void LauncherTest::TearDown() {
   if (runner_.joinable()) {
     launcher_->request_stop();
     launcher_->request_stop();
     join();
   }
-  std::error_code ignored;
-  fs::remove_all(root_, ignored);
 }
 
 LauncherOptions LauncherTest::shell(const std::string& script, int count) const {

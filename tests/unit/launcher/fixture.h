@@ -1,6 +1,8 @@
 // A launcher over small shell programs, its output caught in a pipe.
 #pragma once
 
+#include "tests/support/scratch_folder.h"
+
 #include <muster/launcher/launcher.h>
 
 #include <gtest/gtest.h>
@@ -34,7 +36,6 @@ class RecordingSink final : public EventSink {
 
 class LauncherTest : public ::testing::Test {
  protected:
-  void SetUp() override;
   void TearDown() override;
 
   // `script` for /bin/sh on `count` ranks, with short waits.
@@ -55,7 +56,8 @@ class LauncherTest : public ::testing::Test {
 
   [[nodiscard]] std::string console() const { return console_; }
 
-  std::filesystem::path root_;
+  test::ScratchFolder scratch_;
+  std::filesystem::path root_{scratch_.path()};
   std::shared_ptr<EventLog> log_ = std::make_shared<EventLog>();
   std::unique_ptr<Launcher> launcher_;
   LauncherSnapshot end_;  // after `run`

@@ -1,5 +1,8 @@
 #include "launcher/src/output_pump.h"
 
+#include "tests/support/deadlines.h"
+#include "tests/support/scratch_folder.h"
+
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
@@ -18,14 +21,6 @@ class OutputPumpTest : public ::testing::Test {
     FileDescriptor read;
     FileDescriptor write;
   };
-
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "muster-pump-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-
-  void TearDown() override { fs::remove_all(folder_); }
 
   static Pipe make_pipe() {
     std::array<int, 2> ends{};
@@ -48,9 +43,8 @@ class OutputPumpTest : public ::testing::Test {
     return all;
   }
 
-  static Deadline soon() { return Deadline::after(std::chrono::seconds{20}); }
-
-  fs::path folder_;
+  test::ScratchFolder scratch_;
+  fs::path folder_{scratch_.path()};
 };
 
 TEST_F(OutputPumpTest, CutsLinesThatAreTooLongForTheConsoleButNotForTheLog) {
@@ -62,7 +56,7 @@ TEST_F(OutputPumpTest, CutsLinesThatAreTooLongForTheConsoleButNotForTheLog) {
     ASSERT_TRUE(pump.add("7", std::move(rank.read), folder_ / "a" / "log").ok());
     put(rank.write, line + "\n");
     rank.write = FileDescriptor{};
-    pump.drain(soon());
+    pump.drain(test::soon());
   }
   console.write = FileDescriptor{};
   EXPECT_EQ(read_file(folder_ / "a" / "log").value(), line + "\n");
@@ -82,7 +76,7 @@ TEST_F(OutputPumpTest, KeepsLoggingWhenTheConsoleIsClosed) {
     put(rank.write, "line\n");
   }
   rank.write = FileDescriptor{};
-  pump.drain(soon());
+  pump.drain(test::soon());
   EXPECT_EQ(read_file(folder_ / "log").value().size(), 500U);
 }
 
@@ -97,7 +91,7 @@ TEST_F(OutputPumpTest, ARankNeverWaitsForAConsoleThatIsNotRead) {
     put(rank.write, block);
   }
   rank.write = FileDescriptor{};
-  pump.drain(soon());
+  pump.drain(test::soon());
   EXPECT_EQ(read_file(folder_ / "log").value().size(), kBytes);
   EXPECT_GT(pump.dropped_line_count(), 2000);
 }
@@ -107,7 +101,7 @@ TEST_F(OutputPumpTest, DrainGivesUpOnAPipeThatSomebodyHoldsOpen) {
   OutputPump pump{-1};
   ASSERT_TRUE(pump.add("0", std::move(rank.read), folder_ / "log").ok());
   put(rank.write, "before\n");
-  pump.drain(Deadline::after(std::chrono::milliseconds{200}));
+  pump.drain(Deadline::after(std::chrono::seconds{2}));
   EXPECT_EQ(read_file(folder_ / "log").value(), "before\n");
 }
 

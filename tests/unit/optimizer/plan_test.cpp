@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <numeric>
 
 namespace muster::optimizer {
@@ -291,9 +291,9 @@ TEST(Plan, ManyExpertsOnManyRanksArePlannedInTwoSeconds) {
   }
   for (const Layout layout : kAllLayouts) {
     SCOPED_TRACE(to_string(layout));
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();  // of this process, whatever else the machine does
     const PlanReport report = reported(specs, options_for(layout), 4096);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds{2});
+    EXPECT_LT(std::clock() - start, 2 * CLOCKS_PER_SEC);
     EXPECT_EQ(report.regions.at(0).matrices, 69120);
   }
 }

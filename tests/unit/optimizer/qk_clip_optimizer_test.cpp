@@ -1,7 +1,7 @@
 // QK-clip through an optimizer: float weights, rows owned by any rank, and refusals.
+#include "tests/support/random_values.h"
 #include "tests/unit/optimizer/ranks.h"
 
-#include <muster/common/random.h>
 #include <muster/kernels/low_precision.h>
 #include <muster/optimizer/qk_clip.h>
 
@@ -71,10 +71,7 @@ ClipRun clip(comm::Communicator& world, Rule rule, double tau) {
       parameter.value[i] = static_cast<float>(random.normal() * (loud ? 8.0 : 1.0));
     }
   }
-  std::vector<double> x(kTokens * kIn);
-  for (double& value : x) {
-    value = random.normal();
-  }
+  const std::vector<double> x = test::normal_values(random, kTokens * kIn);
   Parameter& wq = *optimizer->find("wq");
   Parameter& wk = *optimizer->find("wk");
   ClipRun run;
@@ -143,10 +140,7 @@ TEST_P(QkClipOfMasters, ScalesMasterAndCopyAlikeInEveryLayout) {
       Random random{29};
       std::vector<std::vector<float>> before;
       for (std::size_t p = 0; p < 3; ++p) {
-        std::vector<float> values(p < 2 ? 120 : 12);
-        for (float& value : values) {
-          value = static_cast<float>(random.normal());
-        }
+        const auto values = test::normal_values<float>(random, p < 2 ? 120 : 12);
         ASSERT_TRUE(optimizer->set_values(p, values).ok());
         before.push_back(forward_values(optimizer->parameters()[p]));
       }

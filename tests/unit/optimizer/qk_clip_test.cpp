@@ -1,5 +1,6 @@
 // QK-clip without an optimizer: logits are recomputed from the scaled weights, in double.
-#include <muster/common/random.h>
+#include "tests/support/random_values.h"
+
 #include <muster/optimizer/qk_clip.h>
 
 #include <gmock/gmock.h>
@@ -88,14 +89,6 @@ struct Weights {
   }
 };
 
-std::vector<double> random_tokens(Random& random) {
-  std::vector<double> tokens(static_cast<std::size_t>(kTokens * kIn));
-  for (double& value : tokens) {
-    value = random.normal();
-  }
-  return tokens;
-}
-
 // One product of a query row and a key row. A head's logit is the sum over its pairs.
 struct RowPair {
   std::int64_t query{0};
@@ -154,7 +147,7 @@ struct Clipped {
 // Clips so that about half of the heads are over tau.
 Clipped clip(const AttentionLayer& layer, const HeadPairs& heads, Weights weights) {
   Random random{91};
-  const std::vector<double> tokens = random_tokens(random);
+  const std::vector<double> tokens = test::normal_values(random, kTokens * kIn);
   Clipped run;
   run.old_weights = weights;
   run.before = max_logits(layer, heads, weights, tokens);

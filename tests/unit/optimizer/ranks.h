@@ -1,12 +1,13 @@
 // Runs one function per rank, each on its own thread with its own communicator.
 #pragma once
 
+#include "tests/support/deadlines.h"
+
 #include <muster/comm/backends.h>
 #include <muster/optimizer/optimizer.h>
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -14,9 +15,7 @@
 
 namespace muster::optimizer {
 
-inline Deadline soon() {
-  return Deadline::after(std::chrono::seconds{30});
-}
+using test::soon;
 
 inline void run_ranks(int size, const std::function<void(comm::Communicator&)>& body) {
   const auto group = comm::make_local_group(size);

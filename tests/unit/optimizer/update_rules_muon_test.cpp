@@ -1,5 +1,6 @@
 // Whole updates through an optimizer of one rank: what the pieces of Muon make together, and the
 // statistics that every rule leaves.
+#include "tests/support/random_values.h"
 #include "tests/unit/optimizer/ranks.h"
 #include "tests/unit/optimizer/reference.h"
 
@@ -13,15 +14,9 @@
 namespace muster::optimizer {
 namespace {
 
-constexpr double kFloatEpsilon = 1.0 / (1 << 24);  // half an ulp of 1.0F
+using test::fp32_normal_values;
 
-std::vector<double> random_vector(Random& random, std::size_t size, double scale) {
-  std::vector<double> values(size);
-  for (double& value : values) {
-    value = static_cast<double>(static_cast<float>(random.normal() * scale));
-  }
-  return values;
-}
+constexpr double kFloatEpsilon = 1.0 / (1 << 24);  // half an ulp of 1.0F
 
 StepDecision at_rate(double learning_rate) {
   StepDecision decision;
@@ -76,12 +71,12 @@ TEST_P(MuonRule, MatchesADoubleReferenceOverRandomSteps) {
     Random random{37};
     const auto rows = static_cast<std::size_t>(test.rows);
     const auto cols = static_cast<std::size_t>(test.cols);
-    ReferenceMuon reference{rows, cols, random_vector(random, rows * cols, 0.1), {}};
+    ReferenceMuon reference{rows, cols, fp32_normal_values(random, rows * cols, 0.1), {}};
     for (std::size_t i = 0; i < rows * cols; ++i) {
       w.value[i] = static_cast<float>(reference.value[i]);
     }
     for (int step = 0; step < kSteps; ++step) {
-      const auto gradient = random_vector(random, rows * cols, 1.0);
+      const auto gradient = fp32_normal_values(random, rows * cols, 1.0);
       step_with(*optimizer, w, gradient, at_rate(kRate));
       reference.update(gradient, options.muon, kRate, 0.1);
     }
@@ -133,7 +128,7 @@ TEST(MuonForms, GiveTheSameUpdate) {
       Parameter& w = *optimizer->find("w");
       Random random{39};
       for (int step = 0; step < 6; ++step) {
-        step_with(*optimizer, w, random_vector(random, 96, 1.0), at_rate(0.02));
+        step_with(*optimizer, w, fp32_normal_values(random, 96, 1.0), at_rate(0.02));
       }
       values.emplace_back(w.value.begin(), w.value.end());
     });
@@ -211,7 +206,7 @@ TEST(MuonRule, IsNotShortenedByClipping) {
       Random random{53};
       StepDecision decision = at_rate(0.1);
       decision.clip_factor = clip_factor;
-      step_with(*optimizer, w, random_vector(random, 24, 1.0), decision);
+      step_with(*optimizer, w, fp32_normal_values(random, 24, 1.0), decision);
       values.emplace_back(w.value.begin(), w.value.end());
     }
     EXPECT_EQ(values[0], values[1]);  // A power of two: not even rounding differs.

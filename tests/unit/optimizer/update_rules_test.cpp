@@ -1,4 +1,5 @@
 // Each rule on one shard, without an optimizer, against the reference in double.
+#include "tests/support/random_values.h"
 #include "tests/unit/optimizer/reference.h"
 
 #include <muster/common/random.h>
@@ -14,6 +15,8 @@ namespace muster::optimizer {
 namespace {
 
 using ::testing::HasSubstr;
+
+using test::fp32_normal_values;
 
 constexpr double kFloatEpsilon = 1.0 / (1 << 24);  // half an ulp of 1.0F
 constexpr double kRate = 3e-3;
@@ -44,14 +47,6 @@ struct Tensors {
   }
 };
 
-std::vector<double> random_vector(Random& random, std::size_t size, double scale) {
-  std::vector<double> values(size);
-  for (double& value : values) {
-    value = static_cast<double>(static_cast<float>(random.normal() * scale));
-  }
-  return values;
-}
-
 kernels::UpdateStep step_number(std::int64_t step, double learning_rate, double weight_decay) {
   kernels::UpdateStep arguments;
   arguments.learning_rate = learning_rate;
@@ -71,10 +66,10 @@ void expect_equal_paths(
     const Update& update,
     double largest_step) {
   Random random{31};
-  reference = random_vector(random, kSize, 1.0);
+  reference = fp32_normal_values(random, kSize, 1.0);
   Tensors tensors{reference};
   for (int step = 1; step <= kSteps; ++step) {
-    const std::vector<double> gradient = random_vector(random, kSize, 1.0);
+    const std::vector<double> gradient = fp32_normal_values(random, kSize, 1.0);
     // The rule sees sums over 16 tokens; the reference their mean.
     for (std::size_t i = 0; i < kSize; ++i) {
       tensors.gradient[i] = static_cast<float>(gradient[i] * 16.0);
@@ -196,7 +191,7 @@ TEST(MuonMomentumRule, FollowsItsReferenceInEveryForm) {
       Tensors tensors{std::vector<double>(kSize, 0.0)};
       std::vector<float> direction(kSize);
       for (int step = 1; step <= kSteps; ++step) {
-        const std::vector<double> gradient = random_vector(random, kSize, 1.0);
+        const std::vector<double> gradient = fp32_normal_values(random, kSize, 1.0);
         std::copy(gradient.begin(), gradient.end(), tensors.gradient.begin());
         static_cast<void>(update_muon_momentum(
             tensors.view(), step_number(step, kRate, kDecay), options, direction.data()));
@@ -218,7 +213,7 @@ TEST(MuonMomentumRule, TheFormsDifferByAConstantFactor) {
     ReferenceMuon heavy;
     ReferenceMuon ema;
     for (int step = 0; step < 20; ++step) {
-      const std::vector<double> gradient = random_vector(random, kSize, 1.0);
+      const std::vector<double> gradient = fp32_normal_values(random, kSize, 1.0);
       const auto a = heavy.direct(gradient, muon_options(MomentumForm::kHeavyBall, nesterov));
       const auto b = ema.direct(gradient, muon_options(MomentumForm::kEma, nesterov));
       for (std::size_t i = 0; i < kSize; ++i) {

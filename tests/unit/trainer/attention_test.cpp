@@ -1,4 +1,5 @@
 // Block attention under the whole model, and schedules that switch it on and off.
+#include "tests/support/deadlines.h"
 #include "tests/unit/trainer/job.h"
 #include "trainer/moe_lm/src/attention_block.h"
 #include "trainer/moe_lm/src/command_line.h"
@@ -47,11 +48,11 @@ class Block {
         optimizer_options(options),
         *world_.front(),
         world_.front().get(),
-        Deadline::after(std::chrono::seconds{10}));
+        muster::test::soon());
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     optimizer_ = std::move(*made);
     EXPECT_TRUE(set_initial_values(*optimizer_, options.model, options.seed, 0).ok());
-    weights_ = std::make_unique<Weights>(*optimizer_, std::chrono::seconds{10});
+    weights_ = std::make_unique<Weights>(*optimizer_, std::chrono::seconds{60});
     block_ = std::make_unique<AttentionBlock>(options.model, *weights_, 0);
     block_->set_mode(moba);
   }
@@ -263,7 +264,7 @@ TEST(MoeLmAttention, ALossMaskLearnsFromItsTokensAlone) {
 }
 
 // Takes up the checkpoint of a step that a run saved in `folder`.
-std::function<void(TrainSetup&)> resume(const TemporaryFolder& folder, std::int64_t step) {
+std::function<void(TrainSetup&)> resume(const ScratchFolder& folder, std::int64_t step) {
   const auto all = checkpoint::list(folder.path(), "test");
   EXPECT_TRUE(all.ok()) << all.status().to_string();
   const auto found = std::find_if(
@@ -276,7 +277,7 @@ std::function<void(TrainSetup&)> resume(const TemporaryFolder& folder, std::int6
 }
 
 // Ten steps with a checkpoint after five and at the end, saved in `folder`.
-std::string saved_bits(TrainOptions options, const TemporaryFolder& folder) {
+std::string saved_bits(TrainOptions options, const ScratchFolder& folder) {
   options.checkpoint_interval = 5;
   return final_bits(
       2, options, [&](TrainSetup& setup) { setup.agent.checkpoint_root = folder.path(); });
@@ -298,14 +299,14 @@ void expect_refused(
 }
 
 TEST(MoeLmAttentionResume, ARestartedRunEndsWithTheBitsOfAnUndisturbedOne) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const TrainOptions options = scheduled("steps 2:7 moba 4 2\nsteps 7: layers 0 moba 3 2");
   const std::string straight = saved_bits(options, folder);
   EXPECT_EQ(final_bits(2, options, resume(folder, 5)), straight);
 }
 
 TEST(MoeLmAttentionResume, AnotherScheduleIsRefusedWithBothTexts) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   static_cast<void>(saved_bits(scheduled("steps 2:7 moba 4 2\nlast_full 1"), folder));
   for (const char* other : {"full", "moba:4,2"}) {
     expect_refused(scheduled(other), resume(folder, 5), "steps 2:7 moba 4 2; last_full 1", other);
@@ -313,8 +314,8 @@ TEST(MoeLmAttentionResume, AnotherScheduleIsRefusedWithBothTexts) {
 }
 
 TEST(MoeLmAttentionResume, AnAllowedChangeIsWhatTheNextCheckpointWasSavedWith) {
-  const TemporaryFolder first;
-  const TemporaryFolder second;
+  const ScratchFolder first;
+  const ScratchFolder second;
   static_cast<void>(saved_bits(small_options(), first));
   TrainOptions options = scheduled("steps 8: moba 4 2");
   options.allow_attention_change = true;
@@ -338,7 +339,7 @@ TEST(MoeLmAttentionFlag, TakesAShortFormOrAFile) {
   EXPECT_EQ(with_attention("full").options.attention.to_string(), "full");
   EXPECT_EQ(with_attention("moba:64,3").options.attention.to_string(), "moba:64,3");
   EXPECT_TRUE(with_attention("full").options.allow_attention_change);
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const auto file = folder.path() / "schedule";
   std::ofstream{file} << "# stages\nsteps 0:9 layers 0-2 moba 64 3\nlast_full 1\n";
   EXPECT_EQ(
@@ -347,7 +348,7 @@ TEST(MoeLmAttentionFlag, TakesAShortFormOrAFile) {
 }
 
 TEST(MoeLmAttentionFlag, RefusesWhatIsNoScheduleByName) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const auto file = folder.path() / "schedule";
   std::ofstream{file} << "full\nlayer 3 full\n";
   const std::vector<std::pair<std::string, std::string>> cases{

@@ -119,7 +119,7 @@ TEST(MoeLmExpertExchange, OverlappedGathersFinishBeforeExpertsAreSent) {
 }
 
 TEST(MoeLmExpertExchange, ATraceHoldsAPlanForEveryLayerAndStep) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   TrainOptions options = balanced(paged_options());
   options.ep_size = 2;
   options.steps = 3;

@@ -52,7 +52,7 @@ TEST(MoeLmGuard, InjectsNothingAfterTheFirstLaunch) {
 }
 
 TEST(MoeLmGuard, AResumedRunEndsWithTheBitsOfAnUndisturbedOne) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   TrainOptions options = small_options();
   options.ep_size = 2;
   options.steps = 9;
@@ -74,7 +74,7 @@ TEST(MoeLmGuard, AResumedRunEndsWithTheBitsOfAnUndisturbedOne) {
 
 // A rank may die between the last commit and its exit: the next launch has nothing to add.
 TEST(MoeLmGuard, ARunThatHadEndedTrainsNoFurtherStep) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   TrainOptions options = small_options();
   options.ep_size = 2;
   const std::string ended = final_bits(
@@ -94,7 +94,7 @@ TEST(MoeLmGuard, ARunThatHadEndedTrainsNoFurtherStep) {
 }
 
 TEST(MoeLmGuard, RefusesToGoOnInAnotherDataOrder) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   TrainOptions options = small_options();
   static_cast<void>(final_bits(
       2, options, [&](TrainSetup& setup) { setup.agent.checkpoint_root = folder.path(); }));
@@ -119,7 +119,7 @@ TEST(MoeLmGuard, RefusesATextShorterThanASequence) {
 }
 
 TEST(MoeLmGuard, LogsTheLossOfEveryStep) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   TrainOptions options = small_options();
   options.log_loss = folder.path() / "loss.csv";
   const auto losses = losses_of_job(2, options);

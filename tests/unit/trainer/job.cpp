@@ -13,16 +13,6 @@
 
 namespace muster::moe_lm {
 
-TemporaryFolder::TemporaryFolder()
-    : path_(std::filesystem::temp_directory_path() / ("moe_lm-" + random_hex_id())) {
-  std::filesystem::create_directories(path_);
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 const std::string& sample_text() {
   static const std::string text = [] {
     constexpr std::array<const char*, 8> kWords{
@@ -94,7 +84,7 @@ std::vector<double> losses_of_job(int ranks, const TrainOptions& options) {
 
 std::string final_bits(
     int ranks, TrainOptions options, const std::function<void(TrainSetup&)>& adjust) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   options.dump_params = folder.path() / "params";
   for (const auto& result : run_job(ranks, options, adjust)) {
     EXPECT_TRUE(result.ok()) << result.status().to_string();

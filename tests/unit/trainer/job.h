@@ -1,6 +1,7 @@
 // Runs a whole moe_lm job with ranks as threads, no collector, and a text made up on the spot.
 #pragma once
 
+#include "tests/support/scratch_folder.h"
 #include "trainer/moe_lm/src/trainer.h"
 
 #include <filesystem>
@@ -10,21 +11,7 @@
 
 namespace muster::moe_lm {
 
-// A folder that is removed with everything in it.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  TemporaryFolder(TemporaryFolder&&) = delete;
-  TemporaryFolder& operator=(TemporaryFolder&&) = delete;
-
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
+using test::ScratchFolder;
 
 // Words of a small vocabulary in random order: something to learn, equal on every call.
 [[nodiscard]] const std::string& sample_text();

@@ -1,5 +1,7 @@
 #include "trainer/moe_lm/src/parameters.h"
 
+#include "tests/support/deadlines.h"
+
 #include <muster/comm/backends.h>
 
 #include <gtest/gtest.h>
@@ -23,7 +25,7 @@ std::unique_ptr<optimizer::Optimizer> initialised(
       optimizer_options(options),
       world,
       &world,
-      Deadline::after(std::chrono::seconds{10}));
+      muster::test::soon());
   EXPECT_TRUE(made.ok()) << made.status().to_string();
   EXPECT_TRUE(set_initial_values(**made, kShape, seed, ep_rank).ok());
   return std::move(*made);

@@ -19,11 +19,11 @@ TrainOptions twelve_steps() {
   return options;
 }
 
-std::function<void(TrainSetup&)> save_to(const TemporaryFolder& folder) {
+std::function<void(TrainSetup&)> save_to(const ScratchFolder& folder) {
   return [&folder](TrainSetup& setup) { setup.agent.checkpoint_root = folder.path(); };
 }
 
-std::function<void(TrainSetup&)> resume_from(const TemporaryFolder& folder, std::int64_t step) {
+std::function<void(TrainSetup&)> resume_from(const ScratchFolder& folder, std::int64_t step) {
   const auto all = checkpoint::list(folder.path(), "test");
   EXPECT_TRUE(all.ok()) << all.status().to_string();
   const auto found = std::find_if(
@@ -38,7 +38,7 @@ std::function<void(TrainSetup&)> resume_from(const TemporaryFolder& folder, std:
 // The lines of one rank's dump: with one set of experts they are all parameters.
 std::string bits_of_first_rank(
     int ranks, TrainOptions options, const std::function<void(TrainSetup&)>& adjust) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   options.dump_params = folder.path() / "params";
   for (const auto& result : run_job(ranks, options, adjust)) {
     EXPECT_TRUE(result.ok()) << result.status().to_string();
@@ -48,7 +48,7 @@ std::string bits_of_first_rank(
 
 TEST(MoeLmReshard, ParametersComeBackBitForBitOnAnyNumberOfRanksInAnyLayout) {
   TrainOptions options = twelve_steps();
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const std::string saved = bits_of_first_rank(4, options, save_to(folder));
   const auto resume = resume_from(folder, options.steps);  // Nothing is left to train.
   for (const int ranks : {1, 2, 3}) {
@@ -63,7 +63,7 @@ TEST(MoeLmReshard, ParametersComeBackBitForBitOnAnyNumberOfRanksInAnyLayout) {
 TEST(MoeLmReshard, ExpertsMoveBetweenExpertGroupsOfOtherSizes) {
   TrainOptions options = twelve_steps();
   options.ep_size = 2;
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   static_cast<void>(bits_of_first_rank(4, options, save_to(folder)));
   const auto resume = resume_from(folder, options.steps);
   options.ep_size = 1;
@@ -76,7 +76,7 @@ TEST(MoeLmReshard, ExpertsMoveBetweenExpertGroupsOfOtherSizes) {
 TEST(MoeLmReshard, TheLossCurveGoesOnWithOtherNumbersOfRanks) {
   TrainOptions options = twelve_steps();
   options.checkpoint_interval = 6;
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const auto results = run_job(4, options, save_to(folder));
   ASSERT_TRUE(results[0].ok()) << results[0].status().to_string();
   const std::vector<double> straight = results[0]->losses;

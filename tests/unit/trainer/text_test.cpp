@@ -26,7 +26,7 @@ TEST(MoeLmText, OrdersRunsOfDigitsAsNumbers) {
 }
 
 TEST(MoeLmText, JoinsTheChaptersOfAFolderInNumericOrder) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   write(folder.path() / "chapter_10.txt", "ten");
   write(folder.path() / "chapter_2.txt", "two ");
   write(folder.path() / "data.txt", "the whole book");
@@ -35,14 +35,14 @@ TEST(MoeLmText, JoinsTheChaptersOfAFolderInNumericOrder) {
 }
 
 TEST(MoeLmText, TakesAllTextsOfAFolderWithoutChapters) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   write(folder.path() / "b.txt", "2");
   write(folder.path() / "a.txt", "1");
   EXPECT_EQ(load_text(folder.path()).value(), "12");
 }
 
 TEST(MoeLmText, ReadsAnyBytesOfAFile) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const std::string bytes{"\0\xff\n\r\x80", 5};
   write(folder.path() / "any", bytes);
   EXPECT_EQ(load_text(folder.path() / "any").value(), bytes);
@@ -55,7 +55,7 @@ TEST(MoeLmText, NamesAMissingFile) {
 }
 
 TEST(MoeLmText, NamesAFolderWithoutTexts) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   EXPECT_THAT(load_text(folder.path()).status().message(), HasSubstr(folder.path().string()));
 }
 

@@ -1,3 +1,4 @@
+#include "tests/support/deadlines.h"
 #include "tests/unit/trainer/job.h"
 #include "tests/unit/trainer/reference_model.h"
 #include "trainer/moe_lm/src/parameters.h"
@@ -36,7 +37,7 @@ std::vector<double> reference_losses(const TrainOptions& options) {
       optimizer_options(options),
       *world.front(),
       world.front().get(),
-      Deadline::after(std::chrono::seconds{10}));
+      muster::test::soon());
   EXPECT_TRUE(initial.ok());
   EXPECT_TRUE(set_initial_values(**initial, options.model, options.seed, 0).ok());
   reference::Trainer trainer{options, **initial, sample_text()};

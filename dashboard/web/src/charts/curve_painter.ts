@@ -1,5 +1,5 @@
-// Draws one stretch of a track: the min-max band, the line through the last values, lone points, and a mark for
-// every bucket that holds something that is not a number.
+// Draws one stretch of a track: the min-max band, the line through the last values, single points, and a mark for
+// every bucket with a value that is not finite.
 
 import type { Bucket, Track } from "../data/track";
 import { type Plot, toX } from "./geometry";
@@ -13,8 +13,8 @@ export interface Strand {
   end: number;
   replaced: boolean; // a later generation did these steps again
   color: string;
-  unreported: number[]; // steps where NaN means that there is nothing to report
-  quiet: boolean; // NaN means that at every step
+  unreported: number[]; // steps whose NaN means that no value was reported
+  quiet: boolean; // the same holds for every step
 }
 
 export interface CurveStyle {
@@ -27,7 +27,7 @@ export interface Painted {
   nonfinite: number; // values, not buckets
 }
 
-type ToY = (value: number) => number | null; // null: not on this scale (log of 0)
+type ToY = (value: number) => number | null; // null if the value is not on the scale (logarithm of 0)
 
 const BAND_ALPHA = 0.16;
 const EDGE_ALPHA = 0.5;
@@ -49,7 +49,7 @@ export function paintStrand(
   return { points: inside.length, nonfinite };
 }
 
-// What is inside the plot, and one bucket more on either side for the line to leave by.
+// Buckets inside the plot and one more on either side, to which the line leaves the plot.
 function bucketsOf({ track, begin, end, replaced }: Strand, plot: Plot): Bucket[] {
   const visible: Bucket[] = [];
   const first = Math.max(0, track.lowerBound(Math.max(plot.from, begin)) - 1);
@@ -64,8 +64,8 @@ function bucketsOf({ track, begin, end, replaced }: Strand, plot: Plot): Bucket[
   return visible;
 }
 
-// Stretches without a gap. A bucket without a finite value interrupts; a step nobody reported does
-// not: a statistic taken every tenth step is still one line.
+// Stretches without a gap. A bucket without a finite value interrupts the line, a step that was not reported
+// does not: a statistic of every tenth step is still one line.
 function finiteRuns(buckets: Bucket[], toY: ToY): Bucket[][] {
   const runs: Bucket[][] = [];
   let run: Bucket[] = [];
@@ -101,7 +101,7 @@ function paintBand(
   area.closePath();
   ctx.fillStyle = withAlpha(tint, BAND_ALPHA * strength);
   ctx.fill(area);
-  // The edges are stroked too: one extreme in one bucket would be a sliver nobody sees.
+  // Strokes the edges too; otherwise an extreme value of one bucket would be too thin to see.
   const outline = new Path2D();
   edge(outline, (bucket) => bucket.max, false, false);
   edge(outline, (bucket) => bucket.min, false, false);
@@ -136,7 +136,7 @@ function paintLine(
   ctx.setLineDash([]);
 }
 
-// A cross at the upper edge: there is no height at which NaN belongs.
+// A cross at the upper edge, because NaN has no height.
 function paintNonfinite(
   ctx: CanvasRenderingContext2D, plot: Plot, { track, unreported, quiet }: Strand, buckets: Bucket[], tint: string,
 ): number {

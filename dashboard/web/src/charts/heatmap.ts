@@ -24,9 +24,9 @@ export interface HeatmapOptions {
   groupOf: (row: SeriesInfo) => number;
   groupLabel: (row: SeriesInfo) => string;
   tools?: () => HTMLElement[];
-  quiet?: () => boolean; // NaN means that there is nothing to report: no mark, and no row for nothing else
-  describe?: () => { text: string; unit: string }; // of what is chosen now
-  // Values 0, 1, ... are kinds and not amounts: their names and colour variables.
+  quiet?: () => boolean; // NaN means that no value was reported: it gets no mark, and a row of nothing else is left out
+  describe?: () => { text: string; unit: string }; // of the current selection
+  // Names and colour variables of the values 0, 1, ... if these are kinds and not amounts.
   kinds?: { name: string; variable: string }[];
   text?: (row: SeriesInfo, value: number, generation: number, step: number) => string;
 }

@@ -6,7 +6,7 @@ export interface Cells {
   columns: number;
   width: number; // steps per column
   firstKey: number;
-  values: Float32Array; // [rows * columns], NaN: nothing there
+  values: Float32Array; // [rows * columns]; NaN if a cell has no value
   nonfinite: Uint8Array;
   nonfiniteCount: number;
   filled: number;
@@ -15,7 +15,7 @@ export interface Cells {
 }
 
 // `rows[i]` holds the tracks of row i, older generations first: newer ones draw over them from
-// their first step on. Every cell shows the bucket's maximum: a spike survives any zoom.
+// their first step on. Every cell shows the maximum of its bucket, so a spike is visible at any zoom.
 export function collectCells(rows: Track[][], from: number, to: number): Cells {
   const width = Math.max(1, ...rows.flat().map((track) => track.width));
   const firstKey = Math.floor(from / width) * width;

@@ -31,9 +31,9 @@ export interface LineChartOptions {
   wide?: boolean;
   curves: () => Curve[];
   format?: (value: number) => string;
-  quiet?: boolean; // NaN means that there is nothing to report
-  lateByOne?: () => boolean; // statistics of the update before (docs/reference/metrics.md)
-  describe?: () => { text: string; unit: string }; // of what is chosen now
+  quiet?: boolean; // NaN means that no value was reported
+  lateByOne?: () => boolean; // values are of the preceding update (docs/reference/metrics.md)
+  describe?: () => { text: string; unit: string }; // of the current selection
   tools?: () => HTMLElement[];
 }
 
@@ -48,7 +48,7 @@ export class LineChart extends Panel {
   private log = false;
   private extent: Extent = { min: 0, max: 1 };
   private marks: RunEvent[] = [];
-  private hovered = false; // the pointer is over this chart: only then is the cursor ours
+  private hovered = false; // the pointer is over this chart, which then sets the cursor
 
   constructor(private readonly options: LineChartOptions, context: PanelContext, onVisible: () => void) {
     super(options.id, options.title, options.unit, context, onVisible, options.wide ?? false);
@@ -97,7 +97,7 @@ export class LineChart extends Panel {
     return this.curves().filter((curve) => !this.legend.isHidden(curve.label));
   }
 
-  // Replaced stretches first: what counts is drawn over them.
+  // Replaced stretches first, so that valid ones are drawn over them.
   private strands(): Strand[] {
     const { view, model, cache } = this.context;
     const shown = this.shownCurves();
@@ -248,7 +248,7 @@ export class LineChart extends Panel {
     this.tooltip.show(x, 18, this.body.clientWidth, stepRow(first, width), ...rows, ...events.map(eventRow));
   }
 
-  // At the cursor, in the newest launch that did the step; without a cursor, the latest.
+  // Values at the cursor, of the newest launch that ran the step; without a cursor, the newest values.
   private valueText(seriesId: number): string {
     const { view, model, cache } = this.context;
     const bucket = view.cursor !== null

@@ -8,7 +8,7 @@ import { eventVariable, withAlpha } from "./palette";
 
 const HIT_PIXELS = 5;
 const FLAG = 4;
-const LINES_MAX = 8; // of one quiet kind: more would be a curtain before the curves
+const LINES_MAX = 8; // of one frequent kind: more would hide the curves
 const STRENGTH = { info: 0.4, warning: 0.6, error: 0.8 };
 const WORST = ["info", "warning", "error"];
 
@@ -18,7 +18,7 @@ export function visibleEvents(events: RunEvent[], plot: Plot, hiddenKinds: Set<s
     event.step >= 0 && event.step >= plot.from && event.step <= plot.to && !hiddenKinds.has(event.kind));
 }
 
-// Shades the steps that a restart did again: where both launches agree, their curves hide each other.
+// Shades the steps that a restart did again, because equal curves of two launches hide each other.
 export function drawReplaced(
   ctx: CanvasRenderingContext2D, plot: Plot, generations: GenerationInfo[], strength = 0.1,
 ): void {
@@ -32,15 +32,15 @@ export function drawReplaced(
   }
 }
 
-// Draws a flag and a line per pixel column and kind at most, and only the flag where a kind comes often
-// and is no warning. Returns how many flags were drawn.
+// Draws at most one flag and one line per pixel column and kind, and only the flag of a kind that is frequent
+// and not a warning. Returns the number of flags drawn.
 export function drawMarks(ctx: CanvasRenderingContext2D, plot: Plot, events: RunEvent[]): number {
   const drawn = new Set<string>();
   const counts = new Map<string, number>();
   for (const { kind } of events) counts.set(kind, (counts.get(kind) ?? 0) + 1);
   ctx.save();
   ctx.lineWidth = 1;
-  // The worst last: at one step a finding's flag hides that of the action it led to.
+  // The most severe last: at one step the flag of a finding hides that of its action.
   const order = [...events].sort((a, b) => WORST.indexOf(a.severity) - WORST.indexOf(b.severity));
   for (const event of order) {
     const x = Math.round(toX(plot, event.step)) + 0.5;

@@ -1,4 +1,4 @@
-// A metric at one step as a matrix: at the newest step and following it, or at the step of the slider.
+// A metric at one step as a matrix: at the newest step, or at the step of the slider.
 
 import { fetchStep } from "../data/api";
 import { filled, generationAt, type Matrix, matrixOf } from "../data/matrix";
@@ -15,17 +15,17 @@ export interface MatrixOptions {
   unit: string;
   metric: string;
   rowOf: "layer" | "rank";
-  what: string; // one line: what a cell is
-  empty: string; // what publishes the metric
+  what: string; // one line that describes a cell
+  empty: string; // shown without data: how a run publishes the metric
   picture: (matrix: Matrix) => MatrixPicture;
   legend: (matrix: Matrix) => HTMLElement;
-  // Lines of the box at a cell: what it is called, and what it says.
+  // Lines of the box at a cell: label and value.
   facts: (matrix: Matrix, cell: Cell) => [string, string][];
 }
 
-const CHOICE = "step"; // of the view: one step for all matrices, none while they follow the run
+const CHOICE = "step"; // key in the view: one step for all matrices; absent while they follow the run
 const FOLLOW_MS = 500;
-const FOLLOW_SHARE = 4; // at most every so many times as often as an answer takes
+const FOLLOW_SHARE = 4; // an answer may take at most one part in this many of the time
 const SETTLE_MS = 250;
 
 export class MatrixPanel extends Panel {
@@ -39,11 +39,11 @@ export class MatrixPanel extends Panel {
   private readonly scale = h("div", { class: "legend" });
   private answer: StepAnswer | null = null;
   private matrix: Matrix | null = null;
-  private shown = ""; // what `answer` was asked for
+  private shown = ""; // the request that `answer` belongs to
   private failure = "";
   private busy = false;
   private askedAt = -Infinity;
-  private answeredMs = 0; // how long the last answer took
+  private answeredMs = 0; // duration of the last request
   private timer = 0;
   private settle = 0;
   private sliding: number | null = null;
@@ -59,13 +59,13 @@ export class MatrixPanel extends Panel {
     this.listen();
   }
 
-  // It asks for itself: a matrix needs one step of every series, not ranges of some.
+  // Sends its own requests: a matrix needs one step of every series, not a range of some.
   series(): number[] {
     return [];
   }
 
   showCursor(): void {
-    // Steps are no axis here.
+    // A matrix has no axis of steps.
   }
 
   paint(): void {
@@ -81,7 +81,7 @@ export class MatrixPanel extends Panel {
     return chosen === "" || !Number.isFinite(Number(chosen)) ? null : Number(chosen);
   }
 
-  // Asks for what should be shown, once at a time: while a slider moves only its last place counts.
+  // Requests the step to show, one request at a time: while the slider moves, only its last position counts.
   private refresh(): void {
     const { model, view } = this.context;
     const step = this.wanted;
@@ -187,7 +187,7 @@ export class MatrixPanel extends Panel {
     });
   }
 
-  // These keys mean cells here, not steps of the page.
+  // These keys select cells here instead of moving the range of steps.
   private key(event: KeyboardEvent): void {
     const { matrix } = this;
     if (!matrix || matrix.rows.length === 0 || event.ctrlKey || event.metaKey || event.altKey) return;

@@ -1,4 +1,4 @@
-// Draws a matrix of one step on a canvas: cells, axes, and the margins that sum it up. Says which cell is where.
+// Draws a matrix of one step on a canvas: cells, axes, and the margins that sum it up. Also finds the cell at a point.
 
 import type { Matrix } from "../data/matrix";
 import { h } from "../ui/dom";
@@ -8,14 +8,14 @@ type Rgb = readonly [number, number, number];
 
 export interface Margin {
   title: string;
-  values: number[]; // [rows] or [columns]; NaN: nothing to say
+  values: number[]; // [rows] or [columns]; NaN if there is no value
   text: (value: number) => string;
 }
 
 export interface MatrixPicture {
   matrix: Matrix;
   colorOf: (value: number) => Rgb;
-  text: (value: number) => string; // inside a cell that has room
+  text: (value: number) => string; // inside a cell with enough room
   rowLabel: (row: number) => string;
   columnTitle: string;
   right: Margin;
@@ -23,7 +23,7 @@ export interface MatrixPicture {
 }
 
 export interface Cell {
-  row: number; // places, not layers or ranks
+  row: number; // position in the matrix, not the layer or rank
   column: number;
 }
 
@@ -31,12 +31,12 @@ const LEFT = 64;
 const RIGHT = 96;
 const TOP = 18;
 const AXIS = 34;
-const STRIP = 34; // of the margin below
+const STRIP = 34; // height of the margin below
 const ROW_MIN = 15;
 const ROW_MAX = 30;
 const HEIGHT_MIN = 120;
 const HEIGHT_MAX = 420;
-const LABEL = 12; // pixels a label needs from the next
+const LABEL = 12; // least distance of labels in pixels
 const BROKEN: Rgb = [255, 64, 200];
 
 export class MatrixPlot {
@@ -60,7 +60,7 @@ export class MatrixPlot {
     if (chosen) this.outline(ctx, chosen);
   }
 
-  // Of a point in CSS pixels; null outside of the cells.
+  // The cell at a point in CSS pixels; null outside of the cells.
   cellAt(x: number, y: number): Cell | null {
     const matrix = this.picture?.matrix;
     if (!matrix || matrix.rows.length === 0) return null;
@@ -182,12 +182,12 @@ export class MatrixPlot {
   }
 }
 
-// As people see it: green weighs most.
+// Perceived brightness, in which green has the largest weight.
 function brightness([r, g, b]: Rgb): number {
   return (0.299 * r + 0.587 * g + 0.114 * b) / 255;
 }
 
-// 1, 2, 5, 10, ...: the least that is not below `least`.
+// The smallest of 1, 2, 5, 10, ... that is at least `least`.
 function niceStep(least: number): number {
   for (let power = 1; ; power *= 10) {
     for (const m of [1, 2, 5]) if (m * power >= least) return m * power;

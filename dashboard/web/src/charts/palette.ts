@@ -1,4 +1,4 @@
-// Colours: twelve for curves (the first eight told apart with any colour vision), one ramp for heatmaps, one per kind
+// Colours: twelve for curves (the first eight distinguishable with any colour vision), one ramp for heatmaps, one per kind
 // of event. Values for both themes live in styles/theme.css.
 
 import { color } from "../ui/theme";
@@ -41,7 +41,7 @@ export function rampCss(): string {
   return `linear-gradient(90deg, ${RAMP.map((c) => `rgb(${c.join(" ")})`).join(", ")})`;
 }
 
-// Blue below, orange above, the surface's own grey at t = 0.5: told apart with any colour vision.
+// Blue below, orange above, the grey of the surface at t = 0.5: distinguishable with any colour vision.
 export function divergingColor(t: number): [number, number, number] {
   const even = hexColor(color("--map-even"));
   const far = hexColor(color(t < 0.5 ? "--map-under" : "--map-over"));

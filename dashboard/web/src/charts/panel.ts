@@ -1,4 +1,4 @@
-// What every chart and heatmap has in common: a card, a header, and the wish for certain series.
+// The common part of charts and heatmaps: a card, a header, and the series to load.
 
 import type { RangeCache } from "../data/range_cache";
 import type { RunModel } from "../data/run_model";
@@ -34,7 +34,7 @@ export abstract class Panel {
     this.element = h(
       "section", { class: wide ? "panel wide" : "panel", "data-chart": id, "aria-label": title },
       h("header", { class: "panel-header" }, heading, this.badge, this.tools), this.caption, this.body, this.footer);
-    // Only what is on the screen (or nearly) is fetched and drawn.
+    // Only panels on the screen, or close to it, fetch and draw.
     new IntersectionObserver((entries) => {
       this.visible = entries.some((entry) => entry.isIntersecting);
       if (this.visible) onVisible();
@@ -46,7 +46,7 @@ export abstract class Panel {
     return this.visible;
   }
 
-  // The ids of the series it draws now.
+  // Ids of the series that the panel draws now.
   abstract series(): number[];
 
   // Draws from the cache. Cheap enough to call on every change.
@@ -59,7 +59,7 @@ export abstract class Panel {
     fill(this.tools, ...children);
   }
 
-  // One line below the title: what is shown, in words.
+  // One line below the title that describes the content.
   protected describe(text: string, unit?: string): void {
     setText(this.caption, text);
     this.caption.hidden = text === "";

@@ -42,7 +42,7 @@ function padLinear(min: number, max: number): Extent {
     return { min: min - pad, max: max + pad };
   }
   const pad = (max - min) * 0.06;
-  // A quantity that is never negative keeps its axis there.
+  // The axis of a quantity that is never negative starts at 0.
   return { min: min >= 0 ? Math.max(0, min - pad) : min - pad, max: max + pad };
 }
 

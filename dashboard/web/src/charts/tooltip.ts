@@ -1,4 +1,4 @@
-// The box beside the cursor: the step, the values there, and the events whose mark is touched.
+// The box beside the cursor: the step, its values, and the events whose marks are under the pointer.
 
 import type { RunEvent } from "../data/types";
 import { fill, h, type Child } from "../ui/dom";

@@ -1,4 +1,4 @@
-// What a series says at a step: in the launch that counts, and in those that did the step before it.
+// Values of a series at a step: in the valid launch and in earlier ones that also ran the step.
 
 import { replacedFrom } from "../data/lineage";
 import type { Bucket } from "../data/track";
@@ -10,8 +10,8 @@ export interface ValueAt {
   replaced: boolean;
 }
 
-// The newest launch first. `reach`: how many steps away the value that counts may lie, for series that
-// are not reported at every step.
+// The newest launch first. The valid value may be up to `reach` steps away, for series that are not
+// reported at every step.
 export function valuesAt(context: PanelContext, seriesId: number, at: number, reach: number): ValueAt[] {
   const { model, view, cache } = context;
   const step = Math.round(at);
@@ -27,8 +27,8 @@ export function valuesAt(context: PanelContext, seriesId: number, at: number, re
   return found;
 }
 
-// Steps whose NaN says "nothing to report": statistics of an update ride in the row of the step after
-// it, so the first row of a launch and the row after a skipped step have none
+// Steps whose NaN means that no value was reported: statistics of an update are in the row of the next
+// step, so the first row of a launch and the row after a skipped step have none
 // (docs/reference/metrics.md).
 export function unreportedSteps({ model }: PanelContext, generation: number): number[] {
   const first = model.generations.filter((one) => one.generation === generation).map((one) => one.step_first);

@@ -1,4 +1,4 @@
-// Requests to the server. Every failure is an Error with a sentence for people.
+// Requests to the server. Every failure is an Error with a message for people.
 
 import { decodeRanges, type RangeEntry } from "./range_codec";
 import type {
@@ -52,8 +52,8 @@ export async function fetchRanks(runId: string): Promise<RankStatus[]> {
   return (await json<{ ranks: RankStatus[] }>(runPath(runId, "/ranks"))).ranks;
 }
 
-// The events up to now, oldest first. Of a very long run the first EVENTS_MAX: the live stream goes
-// on from there and brings the rest.
+// The events so far, oldest first, at most EVENTS_MAX. The live stream continues from there and sends
+// the rest.
 export async function fetchEvents(runId: string): Promise<RunEvent[]> {
   const events: RunEvent[] = [];
   while (events.length < EVENTS_MAX) {
@@ -70,7 +70,7 @@ export interface RangeQuery {
   series: number[];
   generations: number[];
   from: number;
-  to: number; // exclusive; -1: to the end
+  to: number; // exclusive; -1 if the end is open
   buckets: number;
 }
 
@@ -89,7 +89,7 @@ export async function fetchRange(
   return decodeRanges(await response.arrayBuffer());
 }
 
-// `step` -1: the newest that all senders have.
+// If `step` is -1, the server answers for the newest step that all senders have.
 export function fetchStep(runId: string, metric: string, generation: number, step: number): Promise<StepAnswer> {
   const parameters = `metric=${encodeURIComponent(metric)}&generation=${generation}&step=${step}`;
   return json(runPath(runId, `/step?${parameters}`));
@@ -111,7 +111,7 @@ export async function postCommand(
   return ((await response.json()) as { id: number }).id;
 }
 
-// [3, 4, 5, 9] -> "3-5,9": four thousand heads fit into one address.
+// [3, 4, 5, 9] -> "3-5,9", so that the ids of four thousand heads fit into one address.
 export function compressIds(ids: number[]): string {
   const sorted = [...new Set(ids)].sort((a, b) => a - b);
   const parts: string[] = [];

@@ -1,4 +1,4 @@
-// How each attention layer attends: the samples say full or blocks, the events of a change say which blocks.
+// The mode of each attention layer: full or blocks by its samples, and the blocks by the events of changes.
 
 import type { GenerationInfo, RunEvent } from "./types";
 
@@ -20,7 +20,7 @@ export function modeText(
   return text?.startsWith("moba") ? text : "blocks";
 }
 
-// An earlier launch counts up to where a later one, this one included, took over.
+// Events of an earlier launch are valid up to the step at which a later one, this one included, took over.
 function ledTo(event: RunEvent, generations: GenerationInfo[], generation: number): boolean {
   if (event.generation > generation) return false;
   const later = generations.filter((one) => one.generation > event.generation && one.generation <= generation);

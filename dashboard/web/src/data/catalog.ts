@@ -1,4 +1,4 @@
-// The series of a run, found by what they measure.
+// Finds the series of a run by metric, rank, layer and group.
 
 import type { SeriesInfo } from "./types";
 
@@ -27,7 +27,7 @@ export class Catalog {
     return this.byName.has(name);
   }
 
-  // The job's one value, or the ungrouped one.
+  // The series of the whole job, or the one without a group.
   one(name: string): SeriesInfo | undefined {
     const list = this.all(name);
     return list.find((info) => info.group === "" && info.layer < 0 && info.index < 0) ?? list[0];

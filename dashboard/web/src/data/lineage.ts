@@ -1,11 +1,11 @@
-// Which steps of which generation led to the model as it is now.
+// The steps of each generation that led to the current model.
 //
-// A restart resumes from a checkpoint: the steps of the earlier launch before that one are still
-// history of this model, those after it were replaced. Both are kept; they look different.
+// A restart resumes from a checkpoint. Steps of the earlier launch before the checkpoint are part of the
+// history of this model, later ones were replaced. Both are kept and drawn differently.
 
 import type { GenerationInfo } from "./types";
 
-// The first step of `generation` that a later one did again; Infinity when none did.
+// The first step of `generation` that a later one did again; Infinity if there is none.
 export function replacedFrom(all: GenerationInfo[], generation: number): number {
   const later = all.filter((one) => one.generation > generation);
   return Math.min(Infinity, ...later.map((one) => one.step_first));

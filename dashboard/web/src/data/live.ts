@@ -1,4 +1,5 @@
-// The live stream: server-sent events with backoff, resumed where it broke, closed while nobody looks.
+// The live stream: server-sent events with backoff, resumed after the last event received, closed while
+// the page is hidden.
 
 import { runPath } from "./api";
 import type { LiveUpdate } from "./types";
@@ -35,7 +36,7 @@ export class LiveStream {
       this.afterEventId = Number(message.lastEventId) || this.afterEventId;
       this.onUpdate(JSON.parse(message.data as string) as LiveUpdate);
     });
-    // The browser's own retry has no backoff and no jitter, so ours replaces it.
+    // The browser retries without backoff and jitter, so this code does it instead.
     source.onerror = () => {
       this.close();
       this.onState("lost");

@@ -1,12 +1,12 @@
-// A metric at one step as a matrix, and what is worked out from it. Nothing here knows of the page.
+// A metric at one step as a matrix, and values computed from it. Independent of the page.
 
 import type { GenerationInfo, JsonNumber, StepAnswer } from "./types";
 
 export interface Matrix {
   rows: number[]; // layers or ranks, ascending
   columns: number[]; // experts or peers, ascending
-  values: Float64Array; // [rows * columns]; NaN: nothing to report, or broken
-  broken: Uint8Array; // 1: the value is infinite
+  values: Float64Array; // [rows * columns]; NaN if the value was not reported or is broken
+  broken: Uint8Array; // 1 if the value is infinite
 }
 
 export function matrixOf(answer: StepAnswer, rowOf: "layer" | "rank"): Matrix {
@@ -40,7 +40,7 @@ export function sum(values: number[]): number {
   return values.reduce((total, value) => total + value, 0);
 }
 
-// Every value over the mean of its row: 1 is an even share. A row that got nothing has no shares.
+// Every value divided by the mean of its row: 1 is an even share. NaN in a row whose sum is zero.
 export function overRowMean(matrix: Matrix): Matrix {
   const width = matrix.columns.length;
   const means = matrix.rows.map((_, row) => {
@@ -54,7 +54,7 @@ export function overRowMean(matrix: Matrix): Matrix {
   return { ...matrix, values };
 }
 
-// Largest over mean, minus 1: 0 is even. NaN for a row that got nothing.
+// Largest value over the mean, minus 1: 0 is even. NaN for a row whose sum is zero.
 export function maxvio(matrix: Matrix, row: number): number {
   const values = rowValues(matrix, row);
   const mean = sum(values) / values.length;
@@ -70,7 +70,7 @@ export function columnSum(matrix: Matrix, column: number): number {
   return sum(matrix.rows.map((_, row) => matrix.values[row * width + column] ?? NaN).filter((value) => !Number.isNaN(value)));
 }
 
-// The launch whose values of a step count: the newest that did it. -1: none did.
+// The launch whose values are valid for a step: the newest that ran it, or -1 if no launch did.
 export function generationAt(all: GenerationInfo[], step: number): number {
   const found = all.filter((one) => one.step_first <= step && step <= one.step_last);
   return Math.max(-1, ...found.map((one) => one.generation));

@@ -1,12 +1,12 @@
 // The tracks the charts draw from: loaded for a window of steps, then extended at the end.
 //
-// Old tracks stay visible until their replacement has arrived; a late answer to an older window is
-// thrown away.
+// Old tracks stay visible until their replacement has arrived. A late answer for an older window is
+// discarded.
 
 import { fetchRange } from "./api";
 import { Track } from "./track";
 
-// What is on the screen: steps [from, to), to = -1 for an open end, of these generations.
+// The visible steps [from, to) of these generations; `to` is -1 if the end is open.
 export interface Window {
   from: number;
   to: number;
@@ -43,7 +43,7 @@ export class RangeCache {
     this.loading.clear();
   }
 
-  // Loads what of `series` is not there for the window. True when something arrived.
+  // Loads the part of `series` that is missing in the window. True if something arrived.
   async ensure(series: number[]): Promise<boolean> {
     const missing = series.filter((id) => !this.loaded.has(id) && !this.loading.has(id));
     if (missing.length === 0 || this.window.generations.length === 0) return false;
@@ -59,7 +59,7 @@ export class RangeCache {
     return epoch === this.epoch;
   }
 
-  // Fetches only what is new of one generation. False: a fresh load is due.
+  // Fetches only the new steps of one generation. False if a full load is needed.
   async extend(series: number[], generation: number, lastStep: number): Promise<boolean> {
     const epoch = this.epoch;
     const ready = series.filter((id) => this.loaded.has(id));
@@ -102,7 +102,7 @@ export class RangeCache {
     const end = (Math.floor(lastStep / width) + 1) * width;
     const floor = Math.floor(this.window.from / width) * width;
     const begin = Math.max(floor, newest - OVERLAP_BUCKETS * width, 0);
-    const buckets = Math.max(2, (end - begin) / width); // the server's least
+    const buckets = Math.max(2, (end - begin) / width); // the server's minimum
     if (end <= begin) return true;
     if (longest + buckets > 2 * this.bucketsFor(ids.length)) return false;
     const entries = await fetchRange(

@@ -1,4 +1,4 @@
-// What the page knows of one run, kept current by the live stream.
+// State of one run, updated by the live stream.
 
 import { fetchEvents, fetchRun, fetchSeries } from "./api";
 import { Catalog } from "./catalog";
@@ -7,10 +7,10 @@ import type {
   CommandAccess, CommandStatus, GenerationInfo, LiveUpdate, RankStatus, RunEvent, RunInfo,
 } from "./types";
 
-// What a change touched, so that only that is drawn again.
+// The parts that a change affects; only these are drawn again.
 export type Change = "run" | "events" | "ranks" | "commands" | "catalog" | "connection";
 
-// A run ends, or begins again.
+// Events with which a run ends or starts again.
 const TURNS = ["run_ended", "run_started", "run_resumed", "restart"];
 
 export class RunModel {
@@ -60,12 +60,12 @@ export class RunModel {
     return rank.connected && rank.generation === this.run.generation;
   }
 
-  // How the run ended: "finished", "stopped", "preempted", "failed"; null while it goes on.
+  // The end of the run: "finished", "stopped", "preempted" or "failed"; null while it runs.
   get ending(): string | null {
     const turns = this.events.filter((event) => TURNS.includes(event.kind));
     const ended = turns.slice(turns.map((event) => event.kind !== "run_ended").lastIndexOf(true) + 1);
     if (ended.length === 0) return null;
-    // Rank 0 says why, then the launcher says with which exit code.
+    // Rank 0 reports the reason, then the launcher the exit code.
     const why = ended.flatMap((event) => event.labels["ending"] ?? []).at(-1);
     const failed = ended.some((event) => event.severity !== "info");
     return failed && why !== "preempted" ? "failed" : (why ?? "finished");
@@ -107,7 +107,7 @@ export class RunModel {
       this.commands = update.commands;
       changes.add("commands");
     }
-    // A new launch or a new rank brings series the catalog does not know.
+    // A new launch or a new rank has series that are not in the catalog.
     const listed = this.generations.some((one) => one.generation === this.run.generation);
     const grown = this.run.generation !== before.generation || this.ranks.size !== knownRanks ||
       (!listed && this.run.last_step >= 0);

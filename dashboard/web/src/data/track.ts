@@ -1,13 +1,13 @@
 // The buckets of one series in one generation, growing at the end while a run is live.
 //
-// Every bucket lies on a grid of `width` steps anchored at step 0, so an appended tail replaces
+// Buckets start at multiples of `width` steps, so an appended tail replaces
 // exactly the buckets it covers and nothing on the screen moves.
 
 import type { RangeEntry } from "./range_codec";
 
 export interface Bucket {
   key: number; // first step of the bucket on the grid
-  min: number; // NaN when no value in it was finite
+  min: number; // NaN if the bucket has no finite value
   max: number;
   last: number;
   count: number;
@@ -23,7 +23,7 @@ export class Track {
     this.append(entry);
   }
 
-  // Where the bucket's point is drawn: the middle of its steps.
+  // The step at which the bucket's point is drawn: the middle of its steps.
   x(bucket: Bucket): number {
     return bucket.key + (this.width - 1) / 2;
   }
@@ -32,7 +32,7 @@ export class Track {
     return this.buckets[this.buckets.length - 1];
   }
 
-  // False when the tail is coarser than this track: then only a fresh load helps.
+  // False if the tail is coarser than this track; then a full load is needed.
   merge(tail: RangeEntry): boolean {
     if (tail.bucketSteps > this.width) return false;
     const begin = this.keyOf(tail.stepBegin);
@@ -43,7 +43,7 @@ export class Track {
     return true;
   }
 
-  // Index of the first bucket with key > step - width, i.e. that ends at or after `step`.
+  // Index of the first bucket with key > step - width, which is the first that ends at or after `step`.
   lowerBound(step: number): number {
     let low = 0;
     let high = this.buckets.length;

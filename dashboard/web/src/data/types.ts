@@ -1,6 +1,6 @@
-// The API's answers (docs/operate/dashboard.md).
+// Types of the API's answers (docs/operate/dashboard.md).
 
-// JSON has no NaN: the server writes those as names.
+// JSON has no NaN and infinity; the server writes them as strings.
 export type JsonNumber = number | "NaN" | "Infinity" | "-Infinity";
 
 export interface RunInfo {
@@ -39,14 +39,14 @@ export interface StepAnswer {
   metric: string;
   unit: string;
   generation: number;
-  step: number; // -1: nothing was sent in this generation
+  step: number; // -1 if this generation has no samples
   step_first: number;
   step_last: number;
   rank: number[];
   layer: number[];
   index: number[];
   group: string[];
-  value: (JsonNumber | null)[]; // null: no sample of this step
+  value: (JsonNumber | null)[]; // null if the step has no sample
 }
 
 export type Severity = "info" | "warning" | "error";

@@ -1,4 +1,4 @@
-// What the reader has chosen to see. One object, in the address bar, shared by every panel.
+// The reader's settings: one object, stored in the address bar and shared by all panels.
 
 import { lastKeptStep } from "./lineage";
 import type { GenerationInfo } from "./types";
@@ -10,20 +10,20 @@ export interface Zoom {
 
 export type ViewChange = "range" | "cursor" | "style" | "pause";
 
-// Event kinds that come so often that their marks would hide the curves.
+// Event kinds so frequent that their marks would hide the curves.
 const QUIET_KINDS = ["gradient_clipped", "command_applied"];
 
 export class View {
   zoom: Zoom | null = null;
-  tail: number | null = null; // the last so many steps; null: all
+  tail: number | null = null; // length of the window in steps, up to the newest; null shows all steps
   cursor: number | null = null; // a step, shared by all panels
   paused = false;
   envelopes = true;
-  replacedSteps = true; // what a restart did again
+  replacedSteps = true; // shows steps that a restart did again
   logScales = new Set<string>();
   hiddenKinds = new Set<string>(QUIET_KINDS);
   choices = new Map<string, string>(); // selections inside panels: statistic, layer, rank
-  private still: Zoom | null = null; // what a paused page keeps showing while the run goes on
+  private still: Zoom | null = null; // the steps that a paused page shows while the run continues
   private listeners: ((change: ViewChange) => void)[] = [];
 
   constructor() {
@@ -59,13 +59,13 @@ export class View {
     this.notify("pause");
   }
 
-  // Changes a setting that asks for a redraw only.
+  // Changes a setting that needs a redraw only.
   style(change: () => void): void {
     change();
     this.changed("style");
   }
 
-  // A change of what is loaded, not only of how it looks.
+  // Changes a setting that needs other data to be loaded.
   select(change: () => void): void {
     change();
     this.changed("range");

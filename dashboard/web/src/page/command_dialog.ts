@@ -1,4 +1,4 @@
-// Asks before a command is sent: to which run, what it will do, and why.
+// The dialog that asks before a command is sent: it names the run and the effect, and asks for a reason.
 
 import { postCommand } from "../data/api";
 import type { CommandAccess, CommandKind } from "../data/types";
@@ -15,13 +15,13 @@ export interface CommandForm {
 
 export const COMMANDS: CommandForm[] = [
   { kind: "checkpoint_now", title: "Checkpoint now", confirm: "Save a checkpoint", danger: false,
-    effect: "All ranks save a checkpoint at the same step, the first at which every rank has the command. Training goes on." },
+    effect: "All ranks save a checkpoint at the same step, the first at which every rank has the command. Training continues." },
   { kind: "stop", title: "Stop", confirm: "Stop the run", danger: true,
-    effect: "All ranks save a checkpoint at one agreed step and end with exit code 0. The run is not restarted by itself." },
+    effect: "All ranks save a checkpoint at one agreed step and end with exit code 0. The launcher does not restart the run." },
   { kind: "skip_step", title: "Skip a step", confirm: "Skip the update", danger: true,
-    effect: "The next agreed step's update is left out on all ranks. Parameters and optimizer state stay as they are at that step." },
+    effect: "All ranks skip the update of the next agreed step. Parameters and optimizer state do not change in that step." },
   { kind: "set_qk_clip_threshold", title: "QK-clip threshold", confirm: "Set the threshold", danger: false,
-    effect: "From the next agreed step on, heads whose largest attention logit is over the threshold are scaled back. 0 switches the clip off.",
+    effect: "From the next agreed step on, heads whose largest attention logit exceeds the threshold are scaled down. 0 disables the clip.",
     argument: { label: "Threshold τ", value: 100 } },
 ];
 

@@ -1,4 +1,4 @@
-// The operator's buttons, and how far each command has come: issued, armed on every rank, applied.
+// The operator's buttons and the progress of each command: issued, armed on every rank, applied.
 
 import type { RunModel } from "../data/run_model";
 import type { CommandStatus } from "../data/types";
@@ -31,8 +31,8 @@ export class CommandPanel {
     const ended = this.model.hasEnded;
     this.buttons.forEach((button, i) => {
       button.disabled = off || ended;
-      button.title = off ? "Commands are off: this dashboard only reads"
-        : ended ? "The run has ended: no rank is there to take a command" : (COMMANDS[i]?.effect ?? "");
+      button.title = off ? "Commands are disabled: this dashboard is read-only"
+        : ended ? "The run has ended: no rank can receive a command" : (COMMANDS[i]?.effect ?? "");
     });
     const newest = [...this.model.commands].sort((a, b) => b.id - a.id).slice(0, SHOWN);
     fill(this.list, ...(newest.length > 0

@@ -1,4 +1,4 @@
-// What happened, newest first, with reason and inputs; the filters also choose the marks on charts.
+// Events, newest first, with reason and inputs; the filters also select the marks on charts.
 
 import { eventVariable } from "../charts/palette";
 import type { RunModel } from "../data/run_model";

@@ -31,7 +31,7 @@ export function attentionPanels({ lines, maps, onVisible }: Contexts): Panel[] {
   ]);
 }
 
-// Which layers are full and which choose blocks, over steps; in words for the newest step.
+// The mode of each attention layer, full or chosen blocks, over steps; in words for the newest step.
 function modeStrip({ maps, onVisible }: Contexts): Panel {
   const { model, cache } = maps;
   const rows = () => model.catalog.all("train_attn_mode");
@@ -89,13 +89,13 @@ function expertHistories({ maps, onVisible }: Contexts): Panel[] {
   ];
 }
 
-const LOAD_TOP_MIN = 2; // the end of the scale, times the mean: nearly even loads look even
+const LOAD_TOP_MIN = 2; // the least end of the scale, as a multiple of the mean, so that nearly even loads look even
 
 function loadTop(shares: Matrix): number {
   return Math.max(LOAD_TOP_MIN, ...shares.values.filter((value) => !Number.isNaN(value)));
 }
 
-// 0 to the mean in the lower half, the mean to the top logarithmically in the upper.
+// The lower half of the scale is linear from 0 to the mean, the upper half logarithmic from the mean to the top.
 function loadPosition(share: number, top: number): number {
   return share <= 1 ? share / 2 : 0.5 + Math.log(share) / Math.log(top) / 2;
 }
@@ -105,8 +105,8 @@ function loadMatrix({ lines, onVisible }: Contexts): Panel {
     (t) => `rgb(${divergingColor(t).join(" ")})`).join(", ")})`;
   return new MatrixPanel({
     id: "load_matrix", title: "Expert load", unit: "tokens over the layer's mean", metric: "train_moe_expert_tokens",
-    rowOf: "layer", what: "Layers × experts at one step; 1× is an even share. Right: maxvio, the largest share less 1.",
-    empty: "No expert loads: runs with layers of experts publish train_moe_expert_tokens, from record_expert_counts of their agents.",
+    rowOf: "layer", what: "Layers × experts at one step; 1× is an even share. Right: maxvio, the largest share minus 1.",
+    empty: "No expert loads: a run publishes train_moe_expert_tokens if its ranks call record_expert_counts.",
     picture: (matrix) => {
       const shares = overRowMean(matrix);
       const top = loadTop(shares);
@@ -130,8 +130,8 @@ function waitMatrix({ lines, onVisible }: Contexts): Panel {
   const largest = (matrix: Matrix) => Math.max(0, ...matrix.values.filter((value) => !Number.isNaN(value)));
   return new MatrixPanel({
     id: "wait_matrix", title: "Waits between ranks", unit: "seconds of a step", metric: "train_ep_wait_seconds", rowOf: "rank",
-    what: "How long each rank waited for each EP rank at one step. A heavy column is a straggler.",
-    empty: "No waits: ranks of an expert-parallel run publish train_ep_wait_seconds, from record_ep of their agents with ModelInfo.expert_ranks set.",
+    what: "Time each rank waited for each EP rank in one step. A bright column is a straggler.",
+    empty: "No waits: a run publishes train_ep_wait_seconds if its ranks call record_ep and set ModelInfo.expert_ranks.",
     picture: (matrix) => ({
       matrix, colorOf: (value) => rampColor(largest(matrix) > 0 ? value / largest(matrix) : 0), text: seconds,
       rowLabel: (rank) => `rank ${rank}`, columnTitle: "EP rank that is waited for",

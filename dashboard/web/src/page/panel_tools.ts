@@ -1,4 +1,4 @@
-// What the makers of panels share.
+// Helpers of the functions that build panels.
 
 import type { LineChart, Curve } from "../charts/line_chart";
 import type { Panel, PanelContext } from "../charts/panel";
@@ -22,7 +22,7 @@ export function withSeries(panels: Panel[]): Panel[] {
   return panels.filter((panel) => panel.series().length > 0);
 }
 
-// A choice that is kept in the address.
+// A selection that is stored in the address.
 export function menu(
   { view }: PanelContext, name: string, label: string, value: string, options: string[][],
 ): HTMLElement {
@@ -34,7 +34,7 @@ export function menu(
   return select;
 }
 
-// Of `notes` those that the run has, one of them chosen.
+// A selection among those `notes` whose metrics the run has.
 export class NoteMenu {
   constructor(
     private readonly context: PanelContext, private readonly choice: string, private readonly notes: MetricNote[],

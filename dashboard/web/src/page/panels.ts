@@ -1,4 +1,4 @@
-// Which panels a run gets: decided by the series it has.
+// Builds the panels of a run from the series it has.
 
 import { LineChart, type Curve } from "../charts/line_chart";
 import type { Panel, PanelContext } from "../charts/panel";
@@ -12,7 +12,7 @@ export interface Section {
   panels: Panel[];
 }
 
-// name -> what the menu says; only those a run has are offered.
+// Metric name -> text in the menu; only metrics of the run are offered.
 const OPTIMIZER_STATISTICS: Record<string, string> = {
   train_update_rms: "update RMS",
   train_update_param_ratio: "update / parameter",
@@ -95,7 +95,7 @@ function stepTimeCurves(context: PanelContext): Curve[] {
   ];
 }
 
-// As they follow each other in a step; phases this page does not know come last.
+// In the order of a step; phases unknown to this page come last.
 function inStepOrder(phases: SeriesInfo[]): SeriesInfo[] {
   const place = ({ group }: SeriesInfo) => (PHASES.includes(group) ? PHASES.indexOf(group) : PHASES.length);
   return [...phases].sort((a, b) => place(a) - place(b));

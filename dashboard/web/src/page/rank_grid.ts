@@ -1,4 +1,4 @@
-// Every rank as a tile: alive or not, its step, its compute time against the others'.
+// One tile per rank: whether it is alive, its step, and its compute time compared with the others.
 
 import type { RunModel } from "../data/run_model";
 import type { RankStatus } from "../data/types";
@@ -6,9 +6,9 @@ import { fill, h } from "../ui/dom";
 import { age, seconds, step } from "../ui/format";
 
 const COMPACT_FROM = 65; // ranks
-const STRAGGLER = 1.05; // of the median; a real one on a busy GPU shows at 2.5 to 5 percent
+const STRAGGLER = 1.05; // times the median; a real straggler on a busy GPU is 2.5 to 5 percent slower
 const SLOW = 1.2;
-const SMOOTHING = 0.15; // weight of the newest step: one slow step makes no straggler
+const SMOOTHING = 0.15; // weight of the newest step: one slow step must not mark a straggler
 
 export class RankGrid {
   readonly element: HTMLElement;
@@ -24,7 +24,7 @@ export class RankGrid {
   }
 
   update(): void {
-    // Thousands of tiles four times a second would be all the page does.
+    // Redrawing thousands of tiles four times a second would keep the page from doing anything else.
     if (this.model.ranks.size >= COMPACT_FROM && performance.now() - this.drawnAt < 1000) return;
     this.drawnAt = performance.now();
     const ranks = [...this.model.ranks.values()].sort((a, b) => a.rank - b.rank);

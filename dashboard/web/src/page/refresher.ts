@@ -8,12 +8,12 @@ import type { View } from "../data/view";
 
 const TAIL_INTERVAL_MS = 400;
 const GENERATIONS_MAX = 64; // the server's limit per request
-const RECONCILE_MS = 60000; // a full load now and then catches ranks that reported very late
+const RECONCILE_MS = 60000; // a full load from time to time, for ranks that reported very late
 
 export interface PanelGroup {
   cache: RangeCache;
   panels: Panel[];
-  alwaysWanted: () => number[]; // series the page needs besides its panels
+  alwaysWanted: () => number[]; // series that the page needs in addition to its panels
 }
 
 export class Refresher {
@@ -49,7 +49,7 @@ export class Refresher {
     } else if (view.tail) {
       from = Math.max(0, model.run.last_step - 2 * view.tail);
     }
-    // The newest launch is always asked for: its steps may reach into the window later.
+    // Always requests the newest launch, because its steps may enter the window later.
     const generations = model.generations
       .filter((one, i, all) => i === all.length - 1 || (one.step_last >= from && (to < 0 || one.step_first < to)))
       .map((one) => one.generation).slice(-GENERATIONS_MAX);

@@ -1,4 +1,4 @@
-// The top of a run's page: its name, how it is, and the numbers one looks for first.
+// The top of a run's page: its name, its status and the most important numbers.
 
 import type { RunModel } from "../data/run_model";
 import { h, setText } from "../ui/dom";
@@ -67,7 +67,7 @@ export class RunHeader {
 
   private setCheckpoint(): void {
     const saved = this.model.events.filter((event) => event.kind === "checkpoint_committed").at(-1);
-    // The event is of the step at which the commit was noticed; the checkpoint may be older.
+    // The event has the step at which rank 0 noticed the commit; the checkpoint may be of an earlier step.
     const at = saved?.inputs["checkpoint_step"] ?? saved?.step;
     this.set("Last checkpoint", typeof at === "number" ? step(at) : "none",
       saved ? `${age(this.model.now() - saved.unix_ms)} ago` : "");

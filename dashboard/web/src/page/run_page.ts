@@ -15,7 +15,7 @@ import { onThemeChange } from "../ui/theme";
 import { Toolbar } from "./toolbar";
 import { View } from "../data/view";
 
-// On a narrow page the side column lies below all charts: these jump to it.
+// On a narrow page the side column is below all charts; these links jump to it.
 function jumpBar(): HTMLElement {
   const link = (target: string, text: string) => h("a", { class: "chip", href: `#${target}` }, text);
   return h("nav", { class: "jump-bar", "aria-label": "Parts of the page" },
@@ -41,7 +41,7 @@ export class RunPage {
   private ranks!: RankGrid;
   private events!: EventList;
   private pending = new Set<Change>();
-  private built = ""; // the catalog the panels were made for
+  private built = ""; // the catalog from which the panels were built
 
   constructor(runId: string) {
     this.model = new RunModel(runId, (changes) => this.follow(changes));
@@ -125,7 +125,7 @@ export class RunPage {
     else if (changes.has("events")) this.refresher.paint();
   }
 
-  // A restart brings a generation but mostly no new series: what the reader hid or touched stays.
+  // A restart adds a generation but mostly no new series, so the settings of existing panels stay.
   private followCatalog(): void {
     if (this.built === this.model.catalog.signature) this.refresher.reload();
     else this.buildPanels();

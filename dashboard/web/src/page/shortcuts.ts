@@ -1,4 +1,4 @@
-// Keys. None of them fires while a field or a dialog has the focus.
+// Keyboard shortcuts, ignored while a field or a dialog has the focus.
 
 import type { RunModel } from "../data/run_model";
 import { h } from "../ui/dom";

@@ -1,4 +1,4 @@
-// What is on the screen: how many steps, which generations, bands, and whether it moves.
+// Controls of the view: number of steps, generations, bands, and pause.
 
 import type { RunModel } from "../data/run_model";
 import { h, setText } from "../ui/dom";

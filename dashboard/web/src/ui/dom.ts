@@ -1,4 +1,4 @@
-// Elements without a framework: one function that makes them, one that fills them.
+// Creates and fills elements without a framework.
 
 export type Child = Node | string | null | undefined | false;
 type Props = Record<string, string | number | boolean | EventListener | undefined>;

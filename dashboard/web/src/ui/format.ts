@@ -1,4 +1,4 @@
-// Numbers, times and names as people read them.
+// Numbers, times and names as text for people.
 
 const DASH = "–";
 

@@ -1,4 +1,4 @@
-// Dark and light: the system's choice until the reader makes one.
+// Dark and light theme: the system's setting until the reader selects one.
 
 import { h } from "./dom";
 

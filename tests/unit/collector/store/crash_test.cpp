@@ -1,6 +1,8 @@
 // What is on the disk when the process dies at any moment.
 #include "tests/unit/collector/store/store_fixture.h"
 
+#include <muster/common/random.h>
+
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>

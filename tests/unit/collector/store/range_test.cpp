@@ -1,5 +1,7 @@
 #include "tests/unit/collector/store/store_fixture.h"
 
+#include <muster/common/random.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>

@@ -1,8 +1,9 @@
 // A store in a folder of its own, with verbs that keep the tests short.
 #pragma once
 
+#include "tests/support/scratch_folder.h"
+
 #include <muster/common/clock.h>
-#include <muster/common/random.h>
 #include <muster/store/query.h>
 #include <muster/store/store.h>
 
@@ -12,6 +13,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,8 +50,7 @@ inline MetricSchema make_schema(std::uint32_t extra = 0) {
 class StoreTest : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / ("muster_store_" + random_hex_id());
-    std::filesystem::create_directories(folder_);
+    folder_ = scratch_.emplace().path();
     database_ = folder_ / "muster.db";
     clock_.advance(std::chrono::seconds{1000});
   }
@@ -57,7 +58,7 @@ class StoreTest : public testing::Test {
   void TearDown() override {
     query_.reset();
     store_.reset();
-    std::filesystem::remove_all(folder_);
+    scratch_.reset();
   }
 
   void open_store() {
@@ -148,6 +149,7 @@ class StoreTest : public testing::Test {
     return std::move(result).value_or({});
   }
 
+  std::optional<test::ScratchFolder> scratch_;  // A new one after each SetUp.
   std::filesystem::path folder_;
   std::filesystem::path database_;
   ManualClock clock_;

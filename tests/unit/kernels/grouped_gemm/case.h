@@ -1,7 +1,8 @@
 // Grouped products and what they should be, in double.
 #pragma once
 
-#include <muster/common/random.h>
+#include "tests/support/random_values.h"
+
 #include <muster/kernels/grouped_gemm.h>
 
 #include <cstddef>
@@ -57,14 +58,7 @@ class Tensor {
   std::vector<std::byte> bytes_;
 };
 
-inline std::vector<double> uniform_values(std::uint64_t seed, std::int64_t count) {
-  Random random(seed);
-  std::vector<double> values(static_cast<std::size_t>(count));
-  for (double& value : values) {
-    value = 2 * random.uniform() - 1;
-  }
-  return values;
-}
+using muster::test::uniform_values;
 
 // Row counts with some padding behind each group and some rows between and after groups that belong
 // to none.

@@ -19,10 +19,6 @@ using test::SpectralMatrix;
 using test::Variant;
 using test::variants;
 
-std::vector<float> random_matrix(std::uint64_t seed, std::int64_t elements) {
-  return cast<float>(normal_values(seed, elements));
-}
-
 std::vector<float> scaled(const std::vector<float>& x, double factor) {
   std::vector<float> result(x.size());
   std::transform(x.begin(), x.end(), result.begin(), [factor](float value) {
@@ -72,7 +68,7 @@ TEST_P(NewtonSchulzBatch, EqualsALoopBitForBitWithAnyNumberOfThreads) {
   constexpr std::int64_t kShapes[][3] = {{7, 33, 70}, {2, 70, 33}, {5, 48, 48}, {1, 90, 200}};
   for (const auto& [count, rows, cols] : kShapes) {
     const auto size = static_cast<std::size_t>(rows * cols);
-    const auto input = random_matrix(1, count * rows * cols);
+    const auto input = normal_values<float>(1, count * rows * cols);
     std::vector<float> looped;
     for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
       const auto first = input.begin() + static_cast<std::ptrdiff_t>(i * size);
@@ -91,7 +87,7 @@ TEST_P(NewtonSchulzBatch, EqualsALoopBitForBitWithAnyNumberOfThreads) {
 }
 
 TEST_P(NewtonSchulzBatch, EveryMatrixHasItsOwnNorm) {
-  auto x = random_matrix(2, 3 * 20 * 30);
+  auto x = normal_values<float>(2, 3 * 20 * 30);
   const std::vector<float> first(x.begin(), x.begin() + 600);
   for (std::size_t i = 600; i < x.size(); ++i) {
     x[i] *= i < 1200 ? 1e12F : 1e-12F;
@@ -109,7 +105,7 @@ TEST_P(NewtonSchulzBatch, EveryMatrixHasItsOwnNorm) {
 }
 
 TEST_P(NewtonSchulzBatch, PowersOfTwoChangeNothing) {
-  const auto x = random_matrix(3, 40 * 70);
+  const auto x = normal_values<float>(3, 40 * 70);
   const auto expected = run(x, 40, 70);
   for (const double factor : {0x1p-66, 0x1p-30, 0x1p66}) {
     EXPECT_EQ(run(scaled(x, factor), 40, 70), expected) << factor;
@@ -117,7 +113,7 @@ TEST_P(NewtonSchulzBatch, PowersOfTwoChangeNothing) {
 }
 
 TEST_P(NewtonSchulzBatch, IsScaleInvariantFromTinyToHuge) {
-  const auto x = random_matrix(3, 40 * 70);
+  const auto x = normal_values<float>(3, 40 * 70);
   const auto expected = run(x, 40, 70);
   for (const double factor : {1e-30, 1e-20, 1e-10, 1e-7, 1e10, 1e20, 1e30}) {
     EXPECT_LT(distance(run(scaled(x, factor), 40, 70), expected), near()) << factor;
@@ -125,18 +121,18 @@ TEST_P(NewtonSchulzBatch, IsScaleInvariantFromTinyToHuge) {
 }
 
 TEST_P(NewtonSchulzBatch, IsOdd) {
-  const auto x = random_matrix(4, 33 * 21);
+  const auto x = normal_values<float>(4, 33 * 21);
   EXPECT_EQ(run(scaled(x, -1), 33, 21), scaled(run(x, 33, 21), -1));
 }
 
 TEST_P(NewtonSchulzBatch, CommutesWithTransposition) {
-  const auto x = random_matrix(5, 37 * 71);
+  const auto x = normal_values<float>(5, 37 * 71);
   EXPECT_LT(
       distance(run(transposed(x, 37, 71), 71, 37), transposed(run(x, 37, 71), 37, 71)), near());
 }
 
 TEST_P(NewtonSchulzBatch, CommutesWithPermutationsOfRows) {
-  const auto x = random_matrix(6, 24 * 50);
+  const auto x = normal_values<float>(6, 24 * 50);
   const auto reversed = [](const std::vector<float>& matrix) {
     std::vector<float> result;
     for (std::size_t i = 24; i-- > 0;) {
@@ -151,7 +147,7 @@ TEST_P(NewtonSchulzBatch, CommutesWithPermutationsOfRows) {
 }
 
 TEST_P(NewtonSchulzBatch, CommutesWithRotationsOfRows) {
-  const auto x = random_matrix(7, 24 * 50);
+  const auto x = normal_values<float>(7, 24 * 50);
   const auto q = test::orthonormal_rows(50, 24, 24);
   const auto rotated = [&](const std::vector<float>& matrix) {
     const auto from = cast<double>(matrix);
@@ -176,7 +172,7 @@ TEST_P(NewtonSchulzBatch, CommutesWithRotationsOfRows) {
 }
 
 TEST_P(NewtonSchulzBatch, ZeroRowsAndColumnsAreInert) {
-  const auto x = random_matrix(8, 30 * 45);
+  const auto x = normal_values<float>(8, 30 * 45);
   std::vector<float> padded(41 * 64, 0);
   for (std::size_t i = 0; i < 30; ++i) {
     std::copy_n(
@@ -198,7 +194,7 @@ TEST_P(NewtonSchulzBatch, ZeroRowsAndColumnsAreInert) {
 }
 
 TEST_P(NewtonSchulzBatch, OneRowAndOneColumnAreScaled) {
-  const auto row = random_matrix(9, 50);
+  const auto row = normal_values<float>(9, 50);
   double norm = 0;
   for (const float value : row) {
     norm += std::pow(static_cast<double>(value), 2);
@@ -210,7 +206,7 @@ TEST_P(NewtonSchulzBatch, OneRowAndOneColumnAreScaled) {
 }
 
 TEST_P(NewtonSchulzBatch, AZeroMatrixStaysZeroAmongOthers) {
-  auto x = random_matrix(10, 3 * 12 * 9);
+  auto x = normal_values<float>(10, 3 * 12 * 9);
   std::fill(x.begin() + 108, x.begin() + 216, 0.0F);
   const std::vector<float> last(x.begin() + 216, x.end());
   NewtonSchulzWorkspace workspace;
@@ -223,7 +219,7 @@ TEST_P(NewtonSchulzBatch, AZeroMatrixStaysZeroAmongOthers) {
 }
 
 TEST_P(NewtonSchulzBatch, ANonfiniteElementMakesItsMatrixNanAndNoOther) {
-  auto x = random_matrix(11, 3 * 12 * 9);
+  auto x = normal_values<float>(11, 3 * 12 * 9);
   x[110] = std::numeric_limits<float>::infinity();
   const std::vector<float> first(x.begin(), x.begin() + 108);
   NewtonSchulzWorkspace workspace;
@@ -250,7 +246,7 @@ TEST_P(NewtonSchulzBatch, ReportsTheNormAndTheEffectiveRankOfTheInput) {
 }
 
 TEST_P(NewtonSchulzBatch, DiagnosticsChangeNoResult) {
-  const auto x = random_matrix(12, 40 * 64);
+  const auto x = normal_values<float>(12, 40 * 64);
   NewtonSchulzOptions quiet = options();
   quiet.diagnostics = false;
   NewtonSchulzReport report;
@@ -272,7 +268,7 @@ TEST_P(NewtonSchulzBatch, OddShapesFollowTheExactPolynomial) {
 }
 
 TEST_P(NewtonSchulzBatch, AModelsLayerStaysFinite) {
-  const auto x = run(random_matrix(13, 256 * 704), 256, 704);
+  const auto x = run(normal_values<float>(13, 256 * 704), 256, 704);
   EXPECT_TRUE(std::all_of(x.begin(), x.end(), [](float v) { return std::isfinite(v); }));
 }
 
@@ -310,7 +306,7 @@ TEST(NewtonSchulzReports, AnEmptyBatchIsLegal) {
 TEST(NewtonSchulzReports, SizesThatDoNotFitAreRefusedBeforeAnythingIsTouched) {
   const Schedule schedule = keller();
   NewtonSchulzWorkspace workspace;
-  auto x = random_matrix(14, 24);
+  auto x = normal_values<float>(14, 24);
   const auto before = x;
   std::vector<NewtonSchulzReport> reports(3);
   const NewtonSchulzOptions options{.coefficients = schedule};
@@ -323,8 +319,8 @@ TEST(NewtonSchulzReports, AWorkspaceServesOtherShapesSchedulesAndThreads) {
   const Schedule five = keller();
   const Schedule two = keller(2);
   NewtonSchulzWorkspace workspace;
-  const auto large = random_matrix(15, 60 * 100);
-  const auto small = random_matrix(16, 7 * 5);
+  const auto large = normal_values<float>(15, 60 * 100);
+  const auto small = normal_values<float>(16, 7 * 5);
   for (int round = 0; round < 2; ++round) {
     for (const Schedule* schedule : {&five, &two}) {
       for (const int threads : {2, 1}) {

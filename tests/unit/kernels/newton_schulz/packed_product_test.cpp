@@ -22,10 +22,6 @@ float rounded_to_bf16(float value) {
   return value;
 }
 
-std::vector<float> random_floats(std::uint64_t seed, std::int64_t count) {
-  return cast<float>(normal_values(seed, count));
-}
-
 // Operands as stored, with what they hold.
 struct Stored {
   std::vector<float> values;
@@ -95,8 +91,8 @@ TEST(PackedProduct, EqualsTheSumInDoubleForEveryShapeAndStorage) {
     for (const PanelType type : {PanelType::kFloat32, PanelType::kBFloat16}) {
       for (const bool left : {false, true}) {
         for (const bool right : {false, true}) {
-          const Stored a{random_floats(1, m * k), m, k, left};
-          const Stored b{random_floats(2, k * n), k, n, right};
+          const Stored a{normal_values<float>(1, m * k), m, k, left};
+          const Stored b{normal_values<float>(2, k * n), k, n, right};
           expect_product(a, b, type);
         }
       }
@@ -110,7 +106,7 @@ TEST(PackedProduct, ASymmetricOneEqualsTheFullOneBitForBit) {
   for (const PanelType type : {PanelType::kFloat32, PanelType::kBFloat16}) {
     for (const std::int64_t m : {1, 5, 14, 16, 33, 100, 131}) {
       constexpr std::int64_t kDepth = 300;
-      const Stored x{random_floats(3, m * kDepth), m, kDepth, false};
+      const Stored x{normal_values<float>(3, m * kDepth), m, kDepth, false};
       const Stored transposed{x.values, kDepth, m, true};
       std::vector<float> full(static_cast<std::size_t>(m * m));
       std::vector<float> half(full.size(), std::numeric_limits<float>::quiet_NaN());
@@ -126,10 +122,10 @@ TEST(PackedProduct, ASymmetricOneEqualsTheFullOneBitForBit) {
 TEST(PackedProduct, AddendsCountOnceAcrossBlocksOfTheDepth) {
   constexpr std::int64_t kSize = 37;
   constexpr std::int64_t kDepth = 1100;
-  const Stored a{random_floats(4, kSize * kDepth), kSize, kDepth, false};
-  const Stored b{random_floats(5, kSize * kDepth), kDepth, kSize, false};
-  const auto first = random_floats(6, kSize * kSize);
-  const auto second = random_floats(7, kSize * kSize);
+  const Stored a{normal_values<float>(4, kSize * kDepth), kSize, kDepth, false};
+  const Stored b{normal_values<float>(5, kSize * kDepth), kDepth, kSize, false};
+  const auto first = normal_values<float>(6, kSize * kSize);
+  const auto second = normal_values<float>(7, kSize * kSize);
   std::vector<float> plain(first.size());
   std::vector<float> c(first.size());
   ProductScratch scratch;
@@ -150,9 +146,9 @@ TEST(PackedProduct, AddendsCountOnceAcrossBlocksOfTheDepth) {
 
 TEST(PackedProduct, TheResultMayBeAnAddend) {
   constexpr std::int64_t kSize = 20;
-  const Stored a{random_floats(8, kSize * 600), kSize, 600, false};
-  const Stored b{random_floats(9, kSize * 600), 600, kSize, false};
-  const auto before = random_floats(10, kSize * kSize);
+  const Stored a{normal_values<float>(8, kSize * 600), kSize, 600, false};
+  const Stored b{normal_values<float>(9, kSize * 600), 600, kSize, false};
+  const auto before = normal_values<float>(10, kSize * kSize);
   std::vector<float> beside(before.size());
   std::vector<float> in_place = before;
   ProductScratch scratch;
@@ -167,7 +163,7 @@ TEST(PackedProduct, TheResultMayBeAnAddend) {
 }
 
 TEST(PackedProduct, ThreadsDoNotChangeABit) {
-  const Stored x{random_floats(11, 150 * 700), 150, 700, false};
+  const Stored x{normal_values<float>(11, 150 * 700), 150, 700, false};
   const Stored transposed{x.values, 700, 150, true};
   for (const bool symmetric : {false, true}) {
     for (const PanelType type : {PanelType::kFloat32, PanelType::kBFloat16}) {
@@ -192,8 +188,8 @@ TEST(PackedProduct, NothingBesideTheResultIsWritten) {
   constexpr std::int64_t kRows = 17;
   constexpr std::int64_t kCols = 19;
   constexpr std::int64_t kStride = 40;
-  const Stored a{random_floats(12, kRows * 30), kRows, 30, false};
-  const Stored b{random_floats(13, 30 * kCols), 30, kCols, false};
+  const Stored a{normal_values<float>(12, kRows * 30), kRows, 30, false};
+  const Stored b{normal_values<float>(13, 30 * kCols), 30, kCols, false};
   std::vector<float> c(kRows * kStride, 7);
   ProductScratch scratch;
   ThreadTeam alone(1);

@@ -1,11 +1,12 @@
 #include "optimizer/src/layout/bin_packing.h"
 
+#include "tests/support/bin_packing_search.h"
+
 #include <muster/common/random.h>
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <vector>
 
 namespace muster::optimizer {
@@ -14,31 +15,6 @@ namespace {
 double fullest(const std::vector<double>& costs, const std::vector<int>& bin_of, int bins) {
   const auto loads = bin_loads(costs, bin_of, bins);
   return *std::max_element(loads.begin(), loads.end());
-}
-
-// Exhaustive search, with the symmetry of empty bins broken.
-double best_possible(const std::vector<double>& costs, int bins) {
-  std::vector<double> loads(static_cast<std::size_t>(bins), 0.0);
-  double best = 1e300;
-  const std::function<void(std::size_t)> place = [&](std::size_t item) {
-    if (item == costs.size()) {
-      best = std::min(best, *std::max_element(loads.begin(), loads.end()));
-      return;
-    }
-    for (double& load : loads) {
-      const bool was_empty = load == 0;
-      if (load + costs[item] < best) {
-        load += costs[item];
-        place(item + 1);
-        load -= costs[item];
-      }
-      if (was_empty) {
-        break;
-      }
-    }
-  };
-  place(0);
-  return best;
 }
 
 TEST(BinPacking, StaysWithinFourThirdsOfTheBestOverRandomCosts) {
@@ -51,7 +27,7 @@ TEST(BinPacking, StaysWithinFourThirdsOfTheBestOverRandomCosts) {
     for (double& cost : costs) {
       cost = static_cast<double>(1 + random.below(50));
     }
-    const double limit = (4.0 / 3.0 - 1.0 / (3.0 * bins)) * best_possible(costs, bins);
+    const double limit = (4.0 / 3.0 - 1.0 / (3.0 * bins)) * test::smallest_fullest_bin(costs, bins);
     EXPECT_LE(fullest(costs, pack_longest_first(costs, bins), bins), limit * (1 + 1e-12));
   }
 }
@@ -60,7 +36,7 @@ TEST(BinPacking, StaysWithinFourThirdsOfTheBestOverRandomCosts) {
 TEST(BinPacking, MeetsGrahamsWorstCaseExactly) {
   const std::vector<double> costs{3, 3, 2, 2, 2};
   EXPECT_EQ(fullest(costs, pack_longest_first(costs, 2), 2), 7.0);
-  EXPECT_EQ(best_possible(costs, 2), 6.0);
+  EXPECT_EQ(test::smallest_fullest_bin(costs, 2), 6.0);
 }
 
 TEST(BinPacking, LeavesBinsEmptyWhenThereAreFewerItems) {

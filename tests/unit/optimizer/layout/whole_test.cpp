@@ -1,10 +1,9 @@
+#include "tests/support/bin_packing_search.h"
 #include "tests/unit/optimizer/layout/model.h"
 
 #include <muster/common/random.h>
 
 #include <algorithm>
-#include <functional>
-#include <numeric>
 
 namespace muster::optimizer {
 namespace {
@@ -17,31 +16,6 @@ BufferPlan planned(const Routing& routing, int ranks, std::size_t bucket_bytes =
 
 double fullest(const BufferPlan& plan) {
   return *std::max_element(plan.newton_schulz_flops.begin(), plan.newton_schulz_flops.end());
-}
-
-// Exhaustive search over owners, with the symmetry of empty ranks broken.
-double best_possible(const std::vector<double>& costs, int ranks) {
-  std::vector<double> loads(static_cast<std::size_t>(ranks), 0.0);
-  double best = std::accumulate(costs.begin(), costs.end(), 0.0);
-  const std::function<void(std::size_t)> place = [&](std::size_t item) {
-    if (item == costs.size()) {
-      best = std::min(best, *std::max_element(loads.begin(), loads.end()));
-      return;
-    }
-    for (double& load : loads) {
-      const bool was_empty = load == 0;
-      if (load + costs[item] < best) {
-        load += costs[item];
-        place(item + 1);
-        load -= costs[item];
-      }
-      if (was_empty) {
-        break;
-      }
-    }
-  };
-  place(0);
-  return best;
 }
 
 TEST(WholeMatrices, NothingIsCutAndNothingMoves) {
@@ -77,7 +51,7 @@ TEST(WholeMatrices, LoadIsWithinGrahamsBoundOfTheBestPossible) {
     // Whole stacks are kept within 1.1 of the lower bound, which may exceed 4/3 - 1/3 for 1 rank.
     EXPECT_LE(
         fullest(planned(routing, ranks)),
-        std::max(bound, kWholeStackSlack) * best_possible(costs, ranks) * (1 + 1e-12));
+        std::max(bound, kWholeStackSlack) * test::smallest_fullest_bin(costs, ranks) * (1 + 1e-12));
   }
 }
 

@@ -1,4 +1,5 @@
 #include "optimizer/src/layout/layout.h"
+#include "tests/support/random_values.h"
 #include "tests/unit/optimizer/model.h"
 
 #include <muster/kernels/newton_schulz.h>
@@ -106,11 +107,7 @@ INSTANTIATE_TEST_SUITE_P(
 // 7 of the reference: 256^2 in two halves differs by 0.528, with a cosine of 0.857.
 TEST(Zero1Layouts, OrthogonalisingShardsAloneIsAnotherUpdate) {
   constexpr std::int64_t kSide = 256;
-  Random random{5};
-  std::vector<float> whole(kSide * kSide);
-  for (float& value : whole) {
-    value = static_cast<float>(random.normal());
-  }
+  auto whole = test::normal_values<float>(5, kSide * kSide);
   std::vector<float> shards = whole;
   const auto coefficients = newton_schulz_coefficients(MuonOptions{});
   kernels::NewtonSchulzOptions options;

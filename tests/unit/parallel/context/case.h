@@ -1,6 +1,7 @@
 // One attention layer over packed sequences, on one rank and spread over ranks that are threads.
 #pragma once
 
+#include "tests/support/deadlines.h"
 #include "tests/unit/kernels/attention/fence.h"
 #include "tests/unit/kernels/numbers.h"
 
@@ -23,6 +24,8 @@
 #include <vector>
 
 namespace muster::parallel::test {
+
+using namespace kernels::test;  // Numbers and memory, as the tests of the kernels have them.
 
 struct ContextCase {
   std::vector<std::int64_t> lengths{64};
@@ -268,9 +271,7 @@ std::string shard_error(
     const ContextResult& one,
     comm::Communicator& world);
 
-inline Deadline soon() {
-  return Deadline::after(std::chrono::seconds{30});
-}
+using muster::test::soon;
 
 inline void run_ranks(int size, const std::function<void(comm::Communicator&)>& body) {
   const auto group = comm::make_local_group(size);

@@ -1,6 +1,8 @@
 // Bytes that move, calls that break a rule, and peers that do not answer.
 #include "tests/unit/parallel/context/case.h"
 
+#include <barrier>
+
 namespace muster::parallel {
 namespace {
 
@@ -92,6 +94,7 @@ TEST(ContextFailure, APeerThatDoesNotComeIsNamedToEveryOther) {
       const ContextNumbers n(c);
       const auto plan = ContextPlan::create(n.cu, 4, ShardOrder::kZigzag);
       ASSERT_TRUE(plan.ok());
+      std::barrier others{3};
       test::run_ranks(4, [&](comm::Communicator& world) {
         if (world.rank() == 2) {
           return;
@@ -103,8 +106,9 @@ TEST(ContextFailure, APeerThatDoesNotComeIsNamedToEveryOther) {
         Floats out(q.size());
         Floats lse(rows.size() * 4);
         ContextSelection selection;
+        others.arrive_and_wait();  // So that only rank 2 can be late.
         const ContextCall call{
-            world, *plan, problem_of(c), Deadline::after(std::chrono::milliseconds{200})};
+            world, *plan, problem_of(c), Deadline::after(std::chrono::seconds{1})};
         const Status status =
             moba ? context_moba_forward(
                        call, form, {.block = 16, .top_k = 2}, {q, k, v}, out, lse, selection, {})

@@ -1,13 +1,12 @@
 // Router, dispatch, experts that scale their rows, combine, and all of it backwards, on ranks that
 // are threads.
 #include "parallel/src/experts/all_to_all/all_to_all.h"
-
+#include "tests/support/deadlines.h"
 #include "tests/unit/kernels/numbers.h"
 
 #include <muster/comm/backends.h>
 #include <muster/parallel/experts/router.h>
 
-#include <chrono>
 #include <functional>
 #include <numeric>
 #include <thread>
@@ -15,10 +14,11 @@
 namespace muster::parallel {
 namespace {
 
-using test::dot;
-using test::expect_gradient;
-using test::normal_values;
-using test::Values;
+using kernels::test::dot;
+using kernels::test::expect_gradient;
+using kernels::test::normal_values;
+using kernels::test::Values;
+using muster::test::soon;
 
 constexpr std::int64_t kExperts = 8;
 constexpr std::int64_t kTopK = 2;
@@ -35,10 +35,6 @@ void on_ranks(int ranks, const std::function<void(comm::Communicator&)>& body) {
   for (std::thread& thread : threads) {
     thread.join();
   }
-}
-
-Deadline soon() {
-  return Deadline::after(std::chrono::seconds(30));
 }
 
 const RouterOptions kRouter{.experts = kExperts, .top_k = kTopK};

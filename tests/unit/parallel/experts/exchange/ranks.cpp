@@ -6,7 +6,6 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <thread>
 
 namespace muster::parallel::testing {
@@ -90,10 +89,6 @@ void expect_members_succeed(RanksAre kind, int size, std::size_t heap_bytes, con
 
 std::string new_session() {
   return "ep-" + random_hex_id();
-}
-
-Deadline soon() {
-  return Deadline::after(std::chrono::seconds{20});
 }
 
 void Findings::expect(bool holds, const std::string& what) {

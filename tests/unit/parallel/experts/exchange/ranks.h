@@ -2,6 +2,8 @@
 // watched: what a rank has done when it comes to one is then certain, without a sleep.
 #pragma once
 
+#include "tests/support/deadlines.h"
+
 #include <muster/comm/backends.h>
 #include <muster/comm/symmetric_heap.h>
 
@@ -79,8 +81,7 @@ void expect_members_succeed(RanksAre kind, int size, std::size_t heap_bytes, con
 // A session name that no other test uses.
 [[nodiscard]] std::string new_session();
 
-// Long enough for a loaded machine; no test waits for it unless something is broken.
-[[nodiscard]] Deadline soon();
+using muster::test::soon;
 
 // The first things that went wrong.
 class Findings {

@@ -1,6 +1,7 @@
 // A layer keeps its memory: after a first pass, forward and backward allocate nothing, whatever the
 // routing is. That holds for the plan, the movement and the experts below it.
 #include "tests/support/allocation_count.h"
+#include "tests/support/deadlines.h"
 
 #include <muster/comm/backends.h>
 #include <muster/parallel/experts/layer.h>
@@ -8,7 +9,6 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -22,9 +22,7 @@ constexpr std::int64_t kWidth = 32;
 constexpr std::size_t kTokens = 24;
 constexpr std::size_t kElements = kExperts / kRanks * kWidth * kWidth;
 
-Deadline soon() {
-  return Deadline::after(std::chrono::seconds{30});
-}
+using muster::test::soon;
 
 struct Made {
   std::unique_ptr<ExpertGroup> group;

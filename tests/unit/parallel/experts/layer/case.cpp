@@ -1,10 +1,11 @@
 #include "tests/unit/parallel/experts/layer/case.h"
 
+#include "tests/support/deadlines.h"
+
 #include <muster/comm/backends.h>
 #include <muster/common/random.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <mutex>
 #include <span>
@@ -14,9 +15,7 @@
 namespace muster::parallel {
 namespace {
 
-Deadline soon() {
-  return Deadline::after(std::chrono::seconds{60});
-}
+using muster::test::soon;
 
 std::vector<float> drawn(Random& random, std::int64_t size, double scale) {
   std::vector<float> values(static_cast<std::size_t>(size));

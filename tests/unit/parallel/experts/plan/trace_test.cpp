@@ -1,4 +1,5 @@
 // Traces of plans: what is written is read, and every damage is one clear error.
+#include "tests/support/scratch_folder.h"
 #include "tests/unit/parallel/experts/plan/case.h"
 
 #include <muster/parallel/experts/trace.h>
@@ -21,9 +22,6 @@ using ::testing::IsEmpty;
 class EpTrace : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "muster-ep-trace-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
     path_ = folder_ / "rank0.ep";
     header_.shape.ranks = 2;
     header_.shape.experts = 6;
@@ -34,8 +32,6 @@ class EpTrace : public ::testing::Test {
     header_.balance.tolerance = 0.125;
     header_.balance.speeds = {1, 0.75};
   }
-
-  void TearDown() override { fs::remove_all(folder_); }
 
   Expected<EpTraceWriter> open(EpTraceOptions options = {}) {
     return EpTraceWriter::open(path_, header_, options);
@@ -83,7 +79,8 @@ class EpTrace : public ::testing::Test {
     }
   }
 
-  fs::path folder_;
+  muster::test::ScratchFolder scratch_;
+  fs::path folder_{scratch_.path()};
   fs::path path_;
   EpTraceHeader header_;
   Choices choices_;

@@ -11,6 +11,8 @@
 
 namespace muster::parallel::test {
 
+using namespace kernels::test;  // Numbers and memory, as the tests of the kernels have them.
+
 template <typename T>
 struct Routed {
   std::vector<T> scores;
