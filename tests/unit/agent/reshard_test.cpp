@@ -234,8 +234,8 @@ TEST(Reshard, TheSameWorldTakesEachRanksOwnTrainerStateBack) {
   }
 }
 
-// Writes a checkpoint as muster did before optimizers had values: the same tensors, with the count of
-// applied steps among the agent's values.
+// Writes a checkpoint as muster did before optimizers had values: the same tensors, with the count
+// of applied steps among the agent's values.
 void rewrite_as_old(const std::filesystem::path& saved, const std::filesystem::path& root) {
   const auto details = checkpoint::describe(saved);
   const auto pieces = checkpoint::Pieces::open(saved);

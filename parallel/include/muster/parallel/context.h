@@ -9,8 +9,8 @@
 // All functions with a ContextCall are collective: every rank calls them with an equal plan and
 // problem, including a rank without rows. Errors: kInvalidArgument naming the argument, before any
 // data moves; otherwise those of comm (a dead peer by name, an expired deadline), after which
-// outputs are unspecified. Method and bytes: docs/concepts/context_parallel.md. Thread-safety: as the
-// communicator's.
+// outputs are unspecified. Method and bytes: docs/concepts/context_parallel.md. Thread-safety: as
+// the communicator's.
 #pragma once
 
 #include <muster/comm/communicator.h>

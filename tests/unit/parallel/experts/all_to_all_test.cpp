@@ -1,6 +1,7 @@
 // Router, dispatch, experts that scale their rows, combine, and all of it backwards, on ranks that
 // are threads.
 #include "parallel/src/experts/all_to_all/all_to_all.h"
+
 #include "tests/support/deadlines.h"
 #include "tests/unit/kernels/numbers.h"
 

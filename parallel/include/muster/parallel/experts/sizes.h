@@ -1,5 +1,6 @@
 // Memory and traffic of expert parallelism, computed before a run: bytes of buffers and wires per
-// rank, and the load imbalance above which balancing pays. Formulas: docs/concepts/experts.md, "Sizes".
+// rank, and the load imbalance above which balancing pays. Formulas: docs/concepts/experts.md,
+// "Sizes".
 //
 // Bytes and rows are those of one layer and one micro-batch of tokens_max tokens per rank. Pure
 // functions; values that may be fractional are double.
@@ -67,7 +68,7 @@ struct EpRates {
   double link_bytes{0};  // per second, rank and direction
   double plan_seconds{10e-6};
   double overlap_seconds{0};  // of copies that overlap other work
-  int copies_out{3};          // copies of the busiest home: 3 to 5 with 8 ranks, docs/concepts/experts.md
+  int copies_out{3};  // copies of the busiest home: 3 to 5 with 8 ranks, docs/concepts/experts.md
 };
 
 // Compares a balanced pass with an unbalanced one, which takes imbalance * (compute + dispatch);
