@@ -18,7 +18,18 @@ enum class Isa : std::uint8_t { kBaseline, kAvx2, kAvx512, kAvx512Bf16 };
 // first call only. Thread-safe.
 [[nodiscard]] Isa active_isa();
 
-#if defined(__x86_64__)
+#if defined(MUSTER_ONLY_ISA)
+// A build with one copy (sanitizers): that copy, whatever the machine has.
+#define MUSTER_DECLARE_PER_ISA(Table, name) \
+  namespace MUSTER_ONLY_ISA {               \
+  extern const Table name;                  \
+  }                                         \
+  static_assert(true)
+#define MUSTER_DECLARE_BF16_ISA(Table, name) static_assert(true)
+
+#define MUSTER_PICK_PER_ISA(name) (MUSTER_ONLY_ISA::name)
+#define MUSTER_PICK_PER_ISA_BF16(name, bf16_name) (MUSTER_ONLY_ISA::name)
+#elif defined(__x86_64__)
 #define MUSTER_DECLARE_PER_ISA(Table, name) \
   namespace baseline {                      \
   extern const Table name;                  \
