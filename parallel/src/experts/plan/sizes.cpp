@@ -10,7 +10,7 @@ namespace {
 
 Status check_layer(const EpLayerShape& layer) {
   MUSTER_RETURN_IF_ERROR(check(layer.shape, layer.balance));
-  constexpr std::int64_t kMost = std::int64_t{1} << 24;
+  static constexpr std::int64_t kMost = std::int64_t{1} << 24;
   const auto refuse = [](const std::string& name, std::int64_t value) {
     return invalid_argument("expert parallelism: ", name, " is ", value, ", must be 1..", kMost);
   };
