@@ -86,7 +86,8 @@ choose_boost() {
 }
 
 installed_boost() {
-  dpkg-query -W -f='${db:Status-Status} ${Version} ${Package}\n' 'libboost*-dev' 2>/dev/null |
+  # dpkg-query fails where it has never seen such a package, as on an empty machine.
+  { dpkg-query -W -f='${db:Status-Status} ${Version} ${Package}\n' 'libboost*-dev' 2>/dev/null || true; } |
     sed -n 's/^installed //p' | choose_boost
 }
 
