@@ -40,12 +40,15 @@ fi
 logs=$build/lint
 rm -rf "$logs"
 mkdir -p "$logs"
+# Without the precompiled header: clang takes GCC's for one of its own and stops.
+sed -E 's/ -Winvalid-pch//; s/ -include ([^ "\\]|\\.)*cmake_pch\.hxx//' "$build/compile_commands.json" \
+  >"$logs/compile_commands.json"
 # One line per finished file, "<exit status> <file>"; what clang-tidy said is in the file's log, so
 # that two files never mix. The build is GCC's: clang does not know all of its warnings.
-check() {  # $1 = build folder, $2 = folder of logs, $3 = file, then clang's flags
-  local build=$1 logs=$2 file=$3 status=0
-  shift 3
-  build/tools/bin/clang-tidy -p "$build" --quiet "${@/#/--extra-arg=}" "$file" \
+check() {  # $1 = folder of logs and compile commands, $2 = file, then clang's flags
+  local logs=$1 file=$2 status=0
+  shift 2
+  build/tools/bin/clang-tidy -p "$logs" --quiet "${@/#/--extra-arg=}" "$file" \
     >"$logs/${file//\//.}.log" 2>&1 || status=$?
   echo "$status $file"
 }
@@ -61,7 +64,7 @@ while read -r status file; do
     grep -v ' warnings generated' "$logs/${file//\//.}.log" || echo "clang-tidy left with $status"
   fi
 done < <(printf '%s\0' "${files[@]}" |
-  xargs -0 -P "${LINT_JOBS:-$(nproc)}" -I{} bash -c 'check "$@"' check "$build" "$logs" {} "${flags[@]}")
+  xargs -0 -P "${LINT_JOBS:-$(nproc)}" -I{} bash -c 'check "$@"' check "$logs" {} "${flags[@]}")
 
 findings=$(cat "$logs"/*.log | grep -E ': (error|warning): .*\[' | sort -u | wc -l || true)
 if [ "$failed" -ne 0 ] || [ "$done" -ne "$total" ]; then
