@@ -15,6 +15,10 @@ fi
   echo "thread safety: $build has no compile_commands.json; run make build first" >&2
   exit 2
 }
+grep -qF -e "\"$PWD/" -e "\"$(pwd -P)/" "$build/compile_commands.json" || {
+  echo "thread safety: $build was configured in another folder; remove it and run make build" >&2
+  exit 2
+}
 
 # Sources that declare or use a mutex: they, or a header of their own, name the annotations.
 mapfile -t headers < <(git grep -lE 'muster/common/mutex\.h|MUSTER_GUARDED_BY' -- '*.h')
@@ -25,8 +29,9 @@ done
 pattern=$(IFS='|'; echo "${patterns[*]}")
 mapfile -t files < <(git grep -lE "$pattern" -- '*.cpp' | grep -v '^tests/' || true)
 if [ -n "${SINCE:-}" ]; then
-  # A changed header can break any of its users: then all are looked at.
-  if ! git diff --name-only "$SINCE" -- '*.h' | grep -qE "$pattern"; then
+  # A changed header can break any of its users: then all are looked at. (grep -q would end before git
+  # has written everything, and the pipeline would fail.)
+  if ! git diff --name-only "$SINCE" -- '*.h' | grep -E "$pattern" >/dev/null; then
     mapfile -t files < <(comm -12 <(printf '%s\n' "${files[@]}" | sort) \
       <(git diff --name-only --diff-filter=d "$SINCE" -- '*.cpp' | sort))
   fi
@@ -36,7 +41,11 @@ fi
   exit 0
 }
 
-python3 scripts/compile_flags.py "$build" "${files[@]}" |
-  xargs -P "$(nproc)" -d '\n' -I{} bash -c "$clang -fsyntax-only -Wno-everything -Wthread-safety \
-    -Werror=thread-safety {}"
-echo "thread safety: ${#files[@]} files clean"
+flags=$(python3 scripts/compile_flags.py "$build" "${files[@]}")
+[ -n "$flags" ] || {
+  echo "thread safety: nothing to check"
+  exit 0
+}
+xargs -P "$(nproc)" -d '\n' -I{} bash -c "$clang -fsyntax-only -Wno-everything -Wthread-safety \
+  -Werror=thread-safety {}" <<<"$flags"
+echo "thread safety: $(wc -l <<<"$flags") files clean"
