@@ -16,6 +16,8 @@ import subprocess
 import sys
 import textwrap
 
+import tree
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLAGS = ROOT / "docs/reference/flags.md"
 VARIABLES = ROOT / "docs/reference/environment.md"
@@ -135,11 +137,8 @@ def flags_page(bin_dir: pathlib.Path) -> str:
 
 
 def sources(*suffixes: str) -> list[tuple[str, str]]:
-    names = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard"],
-        check=True, capture_output=True, text=True).stdout.splitlines()
-    return [(name, (ROOT / name).read_text(encoding="utf-8")) for name in names
-            if name.endswith(suffixes) and (ROOT / name).is_file()]
+    return [(name, (ROOT / name).read_text(encoding="utf-8")) for name in tree.files(ROOT)
+            if name.endswith(suffixes)]
 
 
 def check_variables() -> list[str]:

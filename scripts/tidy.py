@@ -7,8 +7,9 @@ Usage: scripts/tidy.py [ROOT]. Prints one line per violation; exit code 1 when t
 
 import pathlib
 import re
-import subprocess
 import sys
+
+import tree
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
@@ -67,13 +68,6 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]')
 # A function opens at any indentation with a line that ends in "{" after a ")".
 FUNCTION = re.compile(r"^(?P<indent>\s*)(?!if|for|while|switch|else|do|catch|return|namespace)\S.*\)"
                       r"(\s*(const|noexcept|override|final|mutable|->\s*[\w:<>*& ]+))*\s*\{$")
-
-
-def tracked(root: pathlib.Path) -> list[str]:
-    listing = subprocess.run(
-        ["git", "-C", str(root), "ls-files", "-co", "--exclude-standard"],
-        check=True, capture_output=True, text=True)
-    return [name for name in listing.stdout.splitlines() if (root / name).is_file()]
 
 
 def owner(name: str) -> str | None:
@@ -183,7 +177,7 @@ def check_columns(root: pathlib.Path, names: list[str]) -> list[str]:
 
 def main() -> int:
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
-    names = tracked(root)
+    names = tree.files(root)
     violations = check_orphan_tests(root, names) + check_named_tests(root, names)
     violations += check_columns(root, names)
     for name in names:
