@@ -30,8 +30,10 @@ compile() {
 }
 
 # What the set-up installed since the last time may be found now: Chromium, npm, a library.
+# CMake does not look at a changed preset by itself.
 configured=build/$preset/.configured
-if [ ! -f "$configured" ] || [ build/setup.log -nt "$configured" ]; then
+if [ ! -f "$configured" ] || [ build/setup.log -nt "$configured" ] ||
+  [ CMakePresets.json -nt "$configured" ]; then
   echo "build: configuring build/$preset"
   cmake --preset "$preset" >"$log" 2>&1 || fail configure
   touch "$configured"
