@@ -78,7 +78,8 @@ share_network() {
   apt-config dump Acquire | grep -iE '::(proxy|check-|verify-|cainfo)' >"$root/etc/apt/apt.conf.d/99host" || true
   # The bundle serves until the package ca-certificates builds it anew, from the same certificates.
   mkdir -p "$root/usr/local/share/ca-certificates" "$root/etc/ssl/certs"
-  cp -r /usr/local/share/ca-certificates/. "$root/usr/local/share/ca-certificates/"
+  [ ! -d /usr/local/share/ca-certificates ] ||
+    cp -r /usr/local/share/ca-certificates/. "$root/usr/local/share/ca-certificates/"
   [ -e "$root/etc/ssl/certs/ca-certificates.crt" ] || cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
 }
 
