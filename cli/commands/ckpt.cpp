@@ -76,7 +76,11 @@ Expected<std::vector<Run>> find_runs(const fs::path& root) {
       continue;
     }
     const std::string name = entry.path().filename().string();
-    MUSTER_ASSIGN_OR_RETURN(auto checkpoints, checkpoint::list(root, name));
+    auto found = checkpoint::list(root, name);
+    if (found.status().code() == StatusCode::kInvalidArgument) {
+      continue;  // The name cannot be a run's.
+    }
+    MUSTER_ASSIGN_OR_RETURN(auto checkpoints, std::move(found));
     if (!checkpoints.empty() || fs::exists(entry.path() / "GENERATION", ignored)) {
       runs.push_back({name, std::move(checkpoints)});
     }

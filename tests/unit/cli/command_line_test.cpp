@@ -200,6 +200,7 @@ TEST_F(CommandLine, CkptListOfARootListsItsRunsWithTheirNewestCheckpoint) {
   commit_checkpoint(7, "dick");
   ASSERT_TRUE(checkpoint::allocate_generation(folder_, "new"));
   fs::create_directories(folder_ / "notes");
+  fs::create_directories(folder_ / "not a run");
   const ProgramResult list = muster({"ckpt", "list", folder_.string()});
   EXPECT_EQ(list.exit_code, 0) << list.err;
   expect_part(list.out, "RUN   CHECKPOINTS  NEWEST STEP  GENERATION  RANKS");
@@ -321,7 +322,7 @@ TEST_F(CommandLine, CollectorRefusesBadAddressesPoliciesAndTokens) {
   expect_refused(
       {"collector", "--db", database, "--token-file", (folder_ / "token").string()},
       2,
-      "holds no token");
+      "must be a token, got an empty line");
 }
 
 }  // namespace muster::cli::testing
