@@ -25,7 +25,7 @@
 #include <string>
 #include <vector>
 
-namespace muster::kernels {
+namespace muster::parallel {
 
 namespace {
 
@@ -58,7 +58,7 @@ EpExchangeOptions options_of(const Workload& workload) {
   options.shape.top_k = workload.top_k;
   options.shape.tokens_max = workload.tokens;
   options.hidden = kHidden;
-  options.type = FloatType::kBFloat16;
+  options.type = kernels::FloatType::kBFloat16;
   options.numerics = EpNumerics::kWireExact;
   return options;
 }
@@ -221,27 +221,27 @@ Status run_rank(comm::Communicator& ranks, std::string& reports) {
 
 }  // namespace
 
-}  // namespace muster::kernels
+}  // namespace muster::parallel
 
 int main() {
   const std::string session = "bench-ep-" + muster::random_hex_id();
   const auto reports = muster::test::run_ranks(
-      muster::kernels::kRanks,
+      muster::parallel::kRanks,
       [&](int rank) {
         muster::comm::ConnectOptions options;
         options.rank = rank;
-        options.size = muster::kernels::kRanks;
+        options.size = muster::parallel::kRanks;
         options.session = session;
-        auto ranks = muster::comm::connect_shm(options, muster::kernels::soon());
+        auto ranks = muster::comm::connect_shm(options, muster::parallel::soon());
         std::string text;
         const muster::Status status =
-            ranks ? muster::kernels::run_rank(**ranks, text) : ranks.status();
+            ranks ? muster::parallel::run_rank(**ranks, text) : ranks.status();
         return status.ok() ? text : text + status.to_string() + "\n";
       },
       std::chrono::seconds{120});
   std::printf(
       "2 processes, rows of %lld bf16\n%s",
-      static_cast<long long>(muster::kernels::kHidden),
+      static_cast<long long>(muster::parallel::kHidden),
       reports.at(0).c_str());
   return 0;
 }

@@ -30,7 +30,7 @@
 #include <utility>
 #include <vector>
 
-namespace muster::kernels {
+namespace muster::parallel {
 namespace {
 
 constexpr int kRanks = 2;
@@ -288,30 +288,30 @@ Status run_rank(comm::Communicator& ranks, std::string& report) {
 }
 
 }  // namespace
-}  // namespace muster::kernels
+}  // namespace muster::parallel
 
 int main() {
   using namespace muster;
   const std::string session = "bench-ep-layer-" + random_hex_id();
   const auto reports = test::run_ranks(
-      kernels::kRanks,
+      parallel::kRanks,
       [&](int rank) {
         comm::ConnectOptions options;
         options.rank = rank;
-        options.size = kernels::kRanks;
+        options.size = parallel::kRanks;
         options.session = session;
-        auto ranks = comm::connect_shm(options, kernels::soon());
+        auto ranks = comm::connect_shm(options, parallel::soon());
         std::string text;
-        const Status status = ranks ? kernels::run_rank(**ranks, text) : ranks.status();
+        const Status status = ranks ? parallel::run_rank(**ranks, text) : ranks.status();
         return status.ok() ? text : text + status.to_string() + "\n";
       },
       std::chrono::seconds{240});
   std::printf(
       "2 processes, %d experts of %lld x %lld fp32, %d per token, forward + backward\n%s",
-      kernels::kExperts,
-      static_cast<long long>(kernels::kHidden),
-      static_cast<long long>(kernels::kFfn),
-      kernels::kTopK,
+      parallel::kExperts,
+      static_cast<long long>(parallel::kHidden),
+      static_cast<long long>(parallel::kFfn),
+      parallel::kTopK,
       reports.at(0).c_str());
   return 0;
 }
