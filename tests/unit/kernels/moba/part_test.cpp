@@ -256,11 +256,11 @@ TEST(MobaPart, CallsThatBreakARuleAreNamed) {
     return text.find(what) != std::string::npos;
   };
   Call call(setup_of(150, 150, 16, 3), 84);
-  EXPECT_PRED2(names, attend(call, {0, 150}), "selection is of another problem");
+  EXPECT_PRED2(names, attend(call, {0, 150}), "selection must be the one that the forward call");
   ASSERT_TRUE(call.choose().ok());
-  EXPECT_PRED2(names, attend(call, {0, 151}), "range is [0, 151)");
-  EXPECT_PRED2(names, attend(call, {-1, 3}), "range is [-1, 3)");
-  EXPECT_PRED2(names, attend(call, {9, 3}), "range is [9, 3)");
+  EXPECT_PRED2(names, attend(call, {0, 151}), "got [0, 151)");
+  EXPECT_PRED2(names, attend(call, {-1, 3}), "got [-1, 3)");
+  EXPECT_PRED2(names, attend(call, {9, 3}), "got [9, 3)");
   call.problem.type = AttentionType::kBFloat16;
   EXPECT_PRED2(names, attend(call, {0, 150}), "type must be fp32 or fp64");
   Call dense(setup_of(40, 40, 16, 3), 84);
