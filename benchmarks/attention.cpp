@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Claims: exact attention runs near the peak of the machine, in bf16 well above that of fp32, and
 // its maximum logits are free.
 //   claim attention_fwd_peak_fraction    forward, fp32, flops per second over those of the FMA loop

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Claim: gradients that live in the communicator's memory are reduced at the speed of memory.
 //   claim shm_all_reduce_memcpy_ratio   all_reduce of 64 MiB in place over a memcpy of 64 MiB by
 //   every

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Claim: dispatch moves tokens between ranks about as fast as memory can be copied.
 //   claim ep_dispatch_memcpy_fraction   wire bytes of a dispatch (a row per token and other rank
 //                                       that computes it, 4 bytes per choice: see

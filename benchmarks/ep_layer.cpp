@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Claims: a balanced expert layer takes the same time whatever the routing is.
 //   claim ep_skew_flatness                   forward + backward at maxvio 20 over maxvio 0.2
 //   claim ep_alltoall_skew_slowdown          the same ratio with an ordinary all-to-all

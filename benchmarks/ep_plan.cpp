@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Claim: the expert planner at 8 ranks, 384 experts, 8 choices of 8192 tokens per rank.
 //   claim ep_plan_us_r8_e384
 //       one plan on one core: count sums, quotas, tables of all ranks and their hash. Without the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What bounds a kernel on this machine: multiply-adds of the widest registers that a loop of its
 // own can do. Hosts are shared, so single threads are measured by their CPU time.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Claim: the products of experts run near the peak of the machine, however skewed their rows are.
 //   claim grouped_gemm_peak_fraction     forward, dgrad and wgrad together, fp32, flops per second
 //                                        over those of the FMA loop

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one core takes in and how fast a long chart comes back.
 //
 //   collector_ingest_samples_per_s  frames of 200 floats from 8 ranks: stored, committed every 1600

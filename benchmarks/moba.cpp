@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Claims: block attention is faster than full attention by about what it leaves out.
 //   claim moba_ideal_fraction_16k_b512k3   16384 tokens, blocks of 512, 3 per query
 //   claim moba_ideal_fraction_16k_b128k8   16384 tokens, blocks of 128, 8 per query

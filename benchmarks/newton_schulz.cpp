@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Claims: Newton-Schulz, five Keller steps, against the standard quintic on plain products.
 //   claim ns_speedup_1024x4096, ns_speedup_1024x1024, ns_speedup_2048x2048
 //       ours in fp32 over three OpenBLAS sgemm per step, scaling and addition riding on them

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/newton_schulz_peers.h"
 
 #include "kernels/gemm/cpu/packed.h"

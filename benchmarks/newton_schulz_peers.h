@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What Newton-Schulz is measured against: the standard quintic with the plain products of a
 // library.
 #pragma once

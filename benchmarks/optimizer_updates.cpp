@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Claims: the update rules run at the speed of memory, and their statistics cost next to nothing.
 //   claim adamw_bandwidth_fraction      bare streaming loop / AdamW, fp32 states
 //   claim adam8bit_bandwidth_fraction   bare streaming loop / AdamW, 8-bit states

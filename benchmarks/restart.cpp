@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Claim: a killed job trains again within seconds, by itself.
 //   claim restart_seconds   kill -9 of a rank to the first finished step of the next generation
 // Method: the demo's model on four ranks under `muster run`, one rank killed in the middle of

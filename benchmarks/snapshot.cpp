@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Claim: the training thread is held by a checkpoint only for the copy to the host snapshot.
 //   claim snapshot_stall_ratio   stall of Writer::begin / plain memcpy of the same bytes
 // Method: one writer saves 256 MiB of tensors again and again; each save is paired with a memcpy of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Claims: what telemetry costs the training thread.
 //   claim telemetry_overhead_percent   median step with telemetry / without, minus 1, in percent
 //   claim step_telemetry_us            time the agent's telemetry takes in a step, median

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // muster: one executable, one subcommand per job. See `muster --help`.
 #include "cli/commands/subcommands.h"
 

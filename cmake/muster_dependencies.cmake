@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Every library from outside, found once. All come from distribution packages.
 find_package(Threads REQUIRED)
 find_package(Boost 1.81 REQUIRED CONFIG)  # Headers only.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # `cmake --install build/release --prefix P`, then find_package(muster) and link muster::agent.
 include(CMakePackageConfigHelpers)
 muster_install_modules(common wire comm kernels parallel optimizer checkpoint agent)

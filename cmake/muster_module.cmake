@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Parsing the standard library is half of the time to compile a typical source. One header of it,
 # parsed once for all modules of a build with MUSTER_PRECOMPILE (the presets); sources name what they
 # use all the same, since a user's build has no such header.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # scripts/bench.sh BUILD_DIR [NAME...]: runs the benchmark programs and shows their claims.
 # Every claim is a ratio or a figure measured in this run; benchmarks/README.md says how.
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # scripts/build.sh PRESET [TARGET...]: configures when needed and builds, with one line per stage.
 # Compiler output goes to build/<preset>.log and is shown only when something fails.
 set -euo pipefail

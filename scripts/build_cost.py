@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """CPU seconds of a build, by target and by file.
 
     scripts/build_cost.py measure PRESET [TARGET...]   build from nothing in build/cost-PRESET, without

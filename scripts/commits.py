@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks commit subjects since the base: `module: imperative sentence`, at most 72 characters.
 
 Usage: scripts/commits.py [--root ROOT] [BASE]      checks BASE..HEAD; BASE defaults to .ci/base

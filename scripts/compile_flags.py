@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Prints, for each named source, the flags that another compiler needs to parse it, and its path.
 
     scripts/compile_flags.py BUILD_DIR SOURCE...

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Line coverage by module, from a build with the preset `coverage` after its tests ran.
 
     scripts/coverage.py [BUILD_DIR] [--gcov PROGRAM] [--files]

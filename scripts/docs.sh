@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # API pages of all public headers in build/docs/api; a warning of doxygen is an error.
 set -euo pipefail
 cd "$(dirname "$0")/.."

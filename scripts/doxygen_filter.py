@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Turns plain // comments of a header into /// ones, for doxygen (docs/Doxyfile).
 
 Usage: scripts/doxygen_filter.py FILE   writes the result to stdout

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # scripts/format.sh [--check]: formats every C++ and proto file that git knows, or names those that
 # are not formatted. clang-format is pinned (scripts/setup.sh lint), so every machine agrees.
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # scripts/gates.sh BUILD_DIR: the gates that need a compiler's eye, over what changed since the commit
 # named in .ci/base: formatting, clang's thread-safety warnings, clang-tidy. The last commit of a
 # piece of work moves .ci/base forward. `make lint` looks at the whole library.

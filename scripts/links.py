@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks the links of the documentation: relative links, anchors, and file paths in backticks.
 
 Usage: scripts/links.py [ROOT]. Prints one line per broken link; exits with 1 if there is one.

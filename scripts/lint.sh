@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # scripts/lint.sh BUILD_DIR: clang-tidy over the library sources, warnings as errors.
 #
 # BUILD_DIR holds the compile commands. LINT_SINCE=<commit> limits the run to the files changed

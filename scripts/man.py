@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the man pages and shell completions of muster from what the program prints.
 
 Usage: scripts/man.py MUSTER FOLDER

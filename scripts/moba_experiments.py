@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What scripts/moba_experiments.sh makes of its logs.
 
   moba_experiments.py FOLDER    writes summary.md, needle.svg and mask.svg

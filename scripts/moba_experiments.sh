@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # scripts/moba_experiments.sh MOE_LM DATA [OUT]: what docs/evidence/moba_experiments.md reports. Trains
 # trainer/moe_lm on its needle task, and on DATA with a loss mask that leaves one byte in 100, under
 # full and block attention, and writes summary.md, needle.svg and mask.svg to OUT.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What scripts/muon_vs_adamw.sh makes of its loss logs.
 
   best FOLDER RULE SEED    the learning rate with the lowest final loss

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # scripts/muon_vs_adamw.sh MOE_LM DATA [OUT]: trains trainer/moe_lm under AdamW and under Muon with
 # a grid of peak learning rates each, on the same model, data, batches and schedule, then the best of
 # each with more seeds, and writes curves.csv, summary.md and curves.svg to OUT.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Counts mannered English in comments, pages and messages, and holds each folder to a limit.
 
 Usage: scripts/prose.py [--root ROOT] [OPTION]

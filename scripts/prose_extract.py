@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Extracts prose from a source tree: comments, the sentences of Markdown pages, and messages.
 
 A run of full-line comments is one comment. A message is what one C++ or TypeScript statement passes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The markers of mannered English that prose.py counts, each with what to write instead.
 
 A marker is an idiom, not an error, and each is rare in native technical prose: together they flag

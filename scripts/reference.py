@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Keeps docs/reference true: writes flags.md from `--help`, checks variables and messages.
 
 Usage: scripts/reference.py BIN_DIR            write docs/reference/flags.md

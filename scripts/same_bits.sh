@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # scripts/same_bits.sh OLD_BIN NEW_BIN [DATA]: trains the reference model with the programs of two
 # builds under every form of optimizer, attention and expert parallelism, and compares the final
 # parameters of every rank byte for byte. For work that must not change a result.
@@ -6,7 +7,7 @@
 # OLD_BIN and NEW_BIN hold muster and moe_lm (build/release/bin). DATA is any text; without it the
 # model recalls needles. Prints one line per form; exit code 1 when any differs.
 set -euo pipefail
-[ $# -ge 2 ] || { sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -ge 2 ] || { sed -n '3,8s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 old=$(cd "$1" && pwd)
 new=$(cd "$2" && pwd)
 data=(--needle 4)

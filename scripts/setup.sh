@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Installs what the build, the tests and the demo need, once, and quietly.
 #
 #   scripts/setup.sh build     compilers and libraries                            (make build, make demo)

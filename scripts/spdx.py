@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks that every source file starts with the SPDX line of the license in LICENSE, or adds it.
 
 Usage: scripts/spdx.py [--root ROOT] [--add]

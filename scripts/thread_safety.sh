@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # scripts/thread_safety.sh [BUILD_DIR]: clang's thread-safety warnings, as errors, over every source
 # that sees an annotated mutex (muster/common/mutex.h). Only the front end runs.
 #

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The style rules that are tests: include directions, lengths, orphan tests, banned words, wrapped
 pages, and tests that docs/ names but that do not exist.
 

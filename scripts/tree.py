@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lists the files of a source tree, for the scripts that check it."""
 
 import os

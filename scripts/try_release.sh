@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Tries muster on an empty machine of a Debian release: makes a root with debootstrap, clones HEAD
 # into it and runs README's two commands, or COMMAND, in the clone.
 #
@@ -14,7 +15,7 @@
 set -euo pipefail
 
 usage() {
-  sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
+  sed -n '3,/^set/s/^# \{0,1\}//p' "$0" >&2
   exit 2
 }
 

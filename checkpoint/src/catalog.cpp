@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contents of a run's folder: list, verify, newest_verified, describe.
 #include "checkpoint/src/layout.h"
 #include "checkpoint/src/reader.h"

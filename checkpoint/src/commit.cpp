@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/src/commit.h"
 
 #include "checkpoint/src/generation.h"

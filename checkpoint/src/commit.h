@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Phase two of the commit protocol, run by the lowest rank once every rank has prepared.
 #pragma once
 

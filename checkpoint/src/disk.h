@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every change the checkpoint module makes on disk goes through here, one virtual call each, so
 // that tests can fail or crash the k-th of them.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The generation fence: <run>/GENERATION holds the generation in force, GENERATION.lock guards it.
 //
 // Allocating a generation and committing a checkpoint both hold the lock, so a writer of an older

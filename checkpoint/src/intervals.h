@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Intervals of the pieces of a tensor in its flattened form.
 //
 // Pure functions.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of files and folders of a run; docs/concepts/checkpoints.md shows the tree.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MANIFEST.json: the list of files that makes a folder a checkpoint.
 //
 // It carries its own XXH3-128, taken over its raw bytes with the 32 hash digits set to '0', so that

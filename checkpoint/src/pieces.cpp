@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/src/intervals.h"
 #include "checkpoint/src/layout.h"
 #include "checkpoint/src/reader.h"

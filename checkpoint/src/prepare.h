@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Phase one of the commit protocol: one rank writes its files into the unfinished folder.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // rank-<r>.json: index of the tensors and values that one rank saved, with the hashes of its
 // snapshot.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading a checkpoint back, nothing believed that was not checked.
 //
 // Free functions on a folder; they only read. Every error names the file, and the tensor when it is

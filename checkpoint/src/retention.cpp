@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/src/retention.h"
 
 #include "checkpoint/src/layout.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rules for deleting checkpoints and leftovers from a run's folder.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The safetensors header: 8 bytes little-endian length N, N bytes of JSON, then the data section.
 //
 // Pure functions on bytes. The format has no content checksum; rank records carry the hashes.

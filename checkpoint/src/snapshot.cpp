@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/src/snapshot.h"
 
 #include "checkpoint/src/safetensors.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host copy of a rank's state that the writer thread saves while training continues.
 //
 // Not thread-safe: filled by the training thread, then read by the writer thread, never both.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Writer behind checkpoint.h, with disk and clock handed in.
 #pragma once
 

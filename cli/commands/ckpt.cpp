@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // muster ckpt list | show | verify.
 #include "cli/commands/subcommands.h"
 #include "cli/text/table.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // muster collector: the collector and its dashboard in one process.
 #include "cli/commands/subcommands.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // muster completion: scripts for bash, zsh and fish, written from the options of all subcommands.
 #include "cli/commands/subcommands.h"
 

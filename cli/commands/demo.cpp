@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // muster demo: the whole loop in two minutes, faults included.
 #include "cli/demo/demo.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // muster plan: what a ZeRO-1 layout costs, before anything runs; expert parallelism in plan_ep.cpp.
 #include "cli/commands/plan_ep.h"
 #include "cli/commands/subcommands.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // muster plan ep: buffers and wires of expert parallelism, and traces replayed under another
 // planner.
 #include "cli/commands/plan_ep.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // muster plan ep, a subcommand of a subcommand.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // muster run: the launcher on the command line.
 #include "cli/commands/subcommands.h"
 

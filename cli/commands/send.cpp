@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // muster send: an operator's command to a run, through its collector.
 #include "cli/commands/subcommands.h"
 

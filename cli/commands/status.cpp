@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // muster status: what a collector's database knows, without a collector.
 #include "cli/commands/subcommands.h"
 #include "cli/text/table.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether the demo showed what it promises, and its summary table. Pure functions of the facts.
 #pragma once
 

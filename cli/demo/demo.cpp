@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/demo/demo.h"
 
 #include "cli/demo/acceptance.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `muster demo`: trains, breaks the job on purpose, watches it recover, and says whether it did.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `muster demo` is told, and the facts it is judged by.
 #pragma once
 

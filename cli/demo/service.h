@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The collector of a demo: `muster collector` as a child process on free loopback ports.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one live line of a demo.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the demo reads from the collector's database while the job runs and when it has ended.
 #pragma once
 

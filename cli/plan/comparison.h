@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Layouts side by side, and which one to take.
 #pragma once
 

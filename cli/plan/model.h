@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `muster plan optimizer` plans: a model's tensors and the optimizer's options, from a file or
 // one of the presets.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model file. YAML is read by yaml-cpp, of which JSON is a part.
 #include "cli/plan/model.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models to plan without writing a file; `--print-model` shows them as a start for one.
 #include "cli/plan/model.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A table with aligned columns for a terminal.
 #pragma once
 

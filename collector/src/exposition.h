@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Builds text in the Prometheus exposition format 0.0.4: one HELP and TYPE per family, its samples
 // together, labels escaped.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who is let in. Pure: a Hello in, the version to speak or the Goodbye out.
 #pragma once
 

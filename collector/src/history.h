@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an earlier start of the collector stored about a run: enough to go on judging it.
 #pragma once
 

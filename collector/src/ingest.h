@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a task does to the store, the detectors and the policy, and the answers it earns.
 //
 // Belongs to the writer thread. Nothing is answered before the commit that holds it: answers

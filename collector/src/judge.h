@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Detection and policy of one run: observations go in, what to record and to command comes out.
 // Pure; owned by the writer. The detectors order steps and start afresh with every generation.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // "HOST:PORT" of a listener, checked before anything is opened.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which ranks of a running job are gone, and whether the job still moves.
 //
 // Sans-I/O: time comes in as an argument (receiver-side, monotonic), findings go out as values. Not

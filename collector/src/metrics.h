@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What /metrics shows: the collector's own counters and the newest values of every run.
 //
 // Thread-safe: the writer and the I/O thread report, any thread asks for the text. Text is built

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the collector reads out of a frame: a registered schema with its columns looked up once.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The network side: accepts connections, keeps sessions and liveness, feeds the writer's queue and
 // carries its answers back.
 //

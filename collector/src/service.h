@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The collector put together. Tests hand in their own limits and their own store.
 #pragma once
 

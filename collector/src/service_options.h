@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Limits and times of the service. Not settings of a user: tests shorten them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collector/src/session.h"
 
 #include <muster/common/log.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One connection: greeting, reading, a bounded outbox, farewell.
 //
 // Lives on the I/O thread; kept alive by its coroutines. Deadlines (hello, idle, write, linger) are

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What travels between the I/O thread and the writer thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bounded queue from the I/O thread to the writer thread.
 //
 // Thread-safe. Closing wakes the consumer, which then drains what is left.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The writer thread: takes tasks off the queue, commits in batches, hands the answers back.
 //
 // The thread owns the store from start() to the end of stop(). Commit times are real time: they

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Records of the collectives that ranks have entered, and the check that all ranks make the same
 // call.
 #pragma once

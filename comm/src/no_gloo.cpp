@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The side of the Gloo seam for builds without the library.
 #include <muster/comm/backends.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The side of the NCCL seam for builds without the library.
 #include <muster/comm/backends.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <muster/common/address.h>
 #include <muster/common/text.h>
 

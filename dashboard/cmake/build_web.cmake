@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Builds SOURCE into DIST and writes OUTPUT, the C++ file that holds every file of DIST.
 file(READ "${STAMP}" state)
 file(REMOVE_RECURSE "${DIST}")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Builds web/ with Vite and turns the result into one C++ file: ${MUSTER_EMBEDDED_PAGES}.
 #
 # Where npm or web/node_modules is missing, the embedded page says how to get them; the build goes

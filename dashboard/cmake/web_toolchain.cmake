@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Writes to STAMP what the page can be built with: the installed packages, or "missing".
 set(installed "${SOURCE}/node_modules/.package-lock.json")
 set(state "missing")

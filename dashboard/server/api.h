@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The routes: what each address answers. docs/operate/dashboard.md lists them.
 //
 // Not thread-safe: everything runs on the HTTP worker thread.

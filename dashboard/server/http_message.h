@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A request and its response, without the HTTP library: what routes are written against.
 //
 // Plain values. A response is either whole (`body`) or a stream (`stream` set).

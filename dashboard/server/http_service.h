@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HTTP/1.1 over TCP: accepts, reads with limits and deadlines, hands requests to a handler, writes.
 //
 // Threads: one I/O thread owns every socket; one worker thread runs the handler and the streams, so

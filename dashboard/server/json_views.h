@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the API says, as JSON text. The only translation unit that sees the JSON library.
 //
 // Times are Unix milliseconds (exact in a double). Numbers that JSON cannot hold are the strings

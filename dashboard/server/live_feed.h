@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One client's server-sent events of one run: what changed since it was last asked.
 //
 // The cursor is the feed's own, so a slow client gets one larger update instead of a queue.

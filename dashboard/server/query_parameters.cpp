@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "dashboard/server/query_parameters.h"
 
 #include <charconv>

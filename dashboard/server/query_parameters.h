@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parameters after "?", read with their type and bounds.
 //
 // Every error is kInvalidArgument and names the parameter, what came and what is expected.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The worker thread's read-only view of the store, opened when first needed.
 //
 // Not thread-safe: used on the worker thread only, because a Query belongs to one thread.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Series ranges as bytes for the browser. Binary because JSON has no NaN and costs ten times more.
 //
 // Little-endian. Steps are float64: exact up to 2^53, and a typed array on the other side.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who may ask what: the checks that stand before every route. Pure functions.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Server::start with its dependencies handed in: what tests call with a fake store and clock.
 #pragma once
 

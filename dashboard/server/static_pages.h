@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The files of the page: from a folder, or the ones embedded at build time.
 #pragma once
 

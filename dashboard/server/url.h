@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two parts of a request target, decoded. Pure functions.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A complete training loop: every weight learns to be 1. muster run --nproc-per-node 4 -- ./train
 #include <muster/agent/agent.h>
 #include <muster/comm/backends.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The BLAS library behind the few calls the kernels make of it. No size may be 0.
 #pragma once
 

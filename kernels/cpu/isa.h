@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Instruction set of the hot loops, chosen once per process.
 //
 // A table of loops is compiled once per set, each copy in its own namespace. A topic declares its

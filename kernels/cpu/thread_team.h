@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A few threads that share the work of one call.
 #pragma once
 

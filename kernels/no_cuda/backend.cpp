@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The twin of a build without CUDA kernels.
 #include <muster/kernels/backend.h>
 

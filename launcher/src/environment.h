@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The variables a rank finds in its environment: torchrun's, and muster's own.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "launcher/src/environment.h"
 #include "launcher/src/format.h"
 #include "launcher/src/output_pump.h"

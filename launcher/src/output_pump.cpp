@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "launcher/src/output_pump.h"
 
 #include <fcntl.h>

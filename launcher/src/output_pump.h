@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Carries what ranks print to their log files and, prefixed, to the console.
 //
 // A thread of its own reads the ranks' pipes, so a rank never waits for the launcher, and a slow or

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a rank ended, for programs and for people.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank's process, in a process group of its own, that dies with the thread that started it.
 //
 // Not thread-safe; belongs to the launcher's thread.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "launcher/src/restart_policy.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a run that failed is started again, and when.
 //
 // Sans-I/O: time and the newest committed step come in as arguments. Not thread-safe.

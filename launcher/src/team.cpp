@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "launcher/src/team.h"
 
 #include "launcher/src/format.h"

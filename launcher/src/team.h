@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The processes of one generation, and how they end.
 //
 // Not thread-safe; belongs to the launcher's thread.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of rules and layouts, as configuration files, checkpoints and plans write them.
 #include <muster/optimizer/options.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests of the charts: data, spikes, NaN, events, both histories, zoom, live growth.
 import assert from "node:assert/strict";
 import { test } from "node:test";

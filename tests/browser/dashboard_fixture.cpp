@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A dashboard over a store of synthetic runs, steered on stdin. Prints its address first.
 //
 //   advance N                   adds N steps to "night-shift"

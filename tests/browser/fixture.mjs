@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Starts dashboard_fixture and Chromium for all browser tests.
 import { spawn } from "node:child_process";
 import { once } from "node:events";

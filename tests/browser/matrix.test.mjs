@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests of attention modes and experts: the strip, the curves, and the matrices of one step.
 import assert from "node:assert/strict";
 import { test } from "node:test";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests of everything around the charts: runs, ranks, commands, themes, sizes, and errors.
 import assert from "node:assert/strict";
 import { createServer } from "node:http";

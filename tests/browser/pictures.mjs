@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes the pictures of docs/images from a real run, best while a `muster demo` is near its end:
 //   node pictures.mjs URL RUN FOLDER
 import { connected, eventually, fact, launchBrowser, openPage } from "./fixture.mjs";

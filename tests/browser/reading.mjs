@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the numbers that the page writes for people (dashboard/web/src/page/format.ts).
 
 const GROUP = "\u202f"; // between thousands

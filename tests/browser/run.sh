@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # run.sh NODE FILE...: browser tests with Node's test runner, or one sentence saying what is missing.
 set -euo pipefail
 cd "$(dirname "$0")"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared by the dashboard's tests, in one process or file by file: one dashboard_fixture,
 // one browser, and one page of the run night-shift. They start with the first test that needs them.
 import assert from "node:assert/strict";

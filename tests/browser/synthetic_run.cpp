@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/browser/synthetic_run.h"
 
 #include <muster/common/random.h>

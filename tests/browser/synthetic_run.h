@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes runs that look like training into a store, for the browser tests and the pictures.
 //
 // Every value is a function of (metric, generation, rank, step), so two processes write the same.

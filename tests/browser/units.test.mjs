@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests of the page's calculations without a browser: modules independent of the DOM, built and imported.
 import assert from "node:assert/strict";
 import { test } from "node:test";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A real job steered and watched from a real browser: collector, launcher, four ranks, the page.
 import assert from "node:assert/strict";
 import { readdir } from "node:fs/promises";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The collector dies, hangs or was never there: training does not notice and nothing acked is lost.
 #include "tests/integration/support/job.h"
 

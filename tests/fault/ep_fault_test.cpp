@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank of an expert group dies or stops in every phase of a pass: its peers return a Status that
 // names it and the phase, and do so in time.
 #include "tests/support/forked_ranks.h"

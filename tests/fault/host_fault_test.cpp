@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Faults of a host: it stops a process, its disk is full, it asks the job to leave while the job is
 // still starting.
 #include "tests/fault/small_disk.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/fault/small_disk.h"
 
 #include <muster/common/check.h>

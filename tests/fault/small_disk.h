@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file system of a few megabytes over a folder, for tests of a full disk. Needs the right to
 // mount; without it `mounted` is false and `why_not` has the reason.
 #pragma once

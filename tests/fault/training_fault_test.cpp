@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks killed, poisoned and asked to leave: the final parameters must equal an undisturbed run's.
 #include "tests/integration/support/job.h"
 

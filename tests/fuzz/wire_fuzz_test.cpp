@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The decoder against bytes that were valid once: it may refuse them, never crash, and whatever it
 // accepts must survive another trip.
 #include "tests/unit/wire/message_samples.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mistakes of users: the program fails at once with one clear sentence that names the thing and the
 // remedy.
 #include "tests/integration/support/job.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints of an older muster (tests/golden/checkpoints) verify, load and continue bit for bit.
 
 Usage: golden_checkpoints_test.py GOLDEN_FOLDER MUSTER MOE_LM

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A database of an older collector (tests/golden/store) opens and answers the same.
 
 Usage: golden_store_test.py GOLDEN_FOLDER MUSTER

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Follows README.md word for word on an installed tree: builds its program against the package, then
 # runs its commands in order.   installed_package_test.sh SOURCE BUILD
 # Only the ports differ: the collector takes free ones, so that two runs of this test never meet.

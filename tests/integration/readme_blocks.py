@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prints what README.md asks the reader to type: readme_blocks.py README program | commands
 
 program: the C++ block. commands: the shell lines of its section, one per line, without comments:

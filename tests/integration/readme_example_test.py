@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The C++ block of README.md must be examples/minimal/train.cpp, short and in the style of the tree."""
 
 import pathlib
@@ -8,7 +9,8 @@ LINES_MAX = 46  # Without blank lines and comments.
 COLUMNS_MAX = 100
 
 root = pathlib.Path(sys.argv[1])
-source = (root / "examples/minimal/train.cpp").read_text()
+license_line, _, source = (root / "examples/minimal/train.cpp").read_text().partition("\n")
+assert license_line.startswith("// SPDX-License-Identifier"), license_line
 blocks = re.findall(r"```cpp\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
 lines = source.splitlines()
 code = [line for line in lines if line.strip() and not line.lstrip().startswith("//")]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A run continues with fewer processes than saved it, with the real launcher and trainer.
 #include "tests/integration/support/job.h"
 #include "tests/support/scratch_folder.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The whole loop with real processes: collector, launcher, four ranks.
 #include "tests/integration/support/job.h"
 #include "tests/support/eventually.h"

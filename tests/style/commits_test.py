@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests commits.py: the rules of a subject, and which commits it checks."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks that doxygen_filter.py turns the comments of headers into those that doxygen reads."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plants one broken link at a time in a small tree and checks that links.py names it."""
 
 import pathlib

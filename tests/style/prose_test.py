@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests prose.py: what it extracts, what it flags, and how it holds a folder to its limit."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks that reference.py reads the help texts of every CLI11 that a release of Debian has."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests spdx.py: the line of each file type, its place, and that a second run adds nothing."""
 
 import pathlib

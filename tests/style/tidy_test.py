@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plants one violation at a time in a small tree and checks that tidy.py names it."""
 
 import pathlib

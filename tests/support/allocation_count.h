@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counts calls of operator new, which allocation_count.cpp replaces in the program it is linked
 // into.
 #pragma once

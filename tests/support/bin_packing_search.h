@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The best possible distribution of a few costs over bins, as the reference of a heuristic.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Deadlines of calls that a test expects to succeed.
 #pragma once
 

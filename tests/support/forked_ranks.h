@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a function in several child processes, as the ranks of a job on one host, and collects their
 // results.
 //

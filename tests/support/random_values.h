@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Vectors of random numbers. The same seed gives the same numbers on every machine.
 #pragma once
 

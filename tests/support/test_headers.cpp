@@ -1,1 +1,2 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gives the precompiled header of the tests a target to belong to.

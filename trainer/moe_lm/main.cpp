@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank of the demo's training job. `muster run --nproc-per-node 4 -- moe_lm --data FILE` starts
 // several; a single process is a world of one.
 #include "trainer/moe_lm/src/command_line.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <muster/v1/session.pb.h>
 #include <muster/wire/codec.h>
 

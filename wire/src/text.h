@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // UTF-8 for Protobuf string fields, which refuse anything else.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/src/attention/change.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Comparison of attention schedules, for a run that resumes under a different one.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention in a checkpoint: the schedule it was saved under, and the mode of each layer in its
 // last step.
 #pragma once

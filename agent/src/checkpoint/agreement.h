@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Agreement of all ranks on whether an operation succeeded everywhere.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State of one rank in a checkpoint: the optimizer's shard, the trainer's tensors and values, and
 // the agent's history.
 #pragma once

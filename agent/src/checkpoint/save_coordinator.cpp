@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/src/checkpoint/save_coordinator.h"
 
 #include "agent/src/checkpoint/agreement.h"

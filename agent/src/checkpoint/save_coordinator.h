@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints of one rank as the step loop uses them: applies the verdict's begin, commit and
 // abandon, feeds the prepared and failed lanes, reports the outcome of each checkpoint, and waits
 // for the last one at the end of a run.

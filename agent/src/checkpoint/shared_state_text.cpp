@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/src/checkpoint/shared_state_text.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SharedState as named text values, its form in a checkpoint.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/src/metrics/catalog.h"
 
 #include "agent/src/metrics/group_metrics.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The metrics an agent publishes: their schema, and the values of one step in the schema's order.
 //
 // Immutable after construction. `fill` neither allocates nor makes a system call.

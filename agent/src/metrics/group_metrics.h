@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Metrics of a norm and statistics group: gradient, update, momentum, second moment, Muon's blocks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Metrics of the whole job: the verdict, logits per head and tokens per expert.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers of layers, heads and experts that decide which lanes and columns a model has.
 #pragma once
 

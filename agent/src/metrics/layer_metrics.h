@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Metrics of single layers: attention modes, block attention (MoBA), and experts over ranks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A metric: the entry of the catalogue and the function that computes its value, in one row.
 //
 // Rows are grouped in tables by what they describe (the job, a group, a layer, a rank); a view

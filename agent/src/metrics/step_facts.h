@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The results of one step that metrics are computed from.
 #pragma once
 

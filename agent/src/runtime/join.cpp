@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Creation of an agent: checks the settings against the world, opens the writer and the uplink.
 #include "agent/src/checkpoint/shared_state_text.h"
 #include "agent/src/metrics/catalog.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AgentOptions from the variables that `muster run` (and torchrun) set.
 #include <muster/agent/agent.h>
 #include <muster/common/file.h>

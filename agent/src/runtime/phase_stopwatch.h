@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exclusive time per phase of one step: while an inner phase runs, the outer one is paused.
 //
 // Sans-I/O: time is an argument. Not thread-safe; the training thread owns it. No

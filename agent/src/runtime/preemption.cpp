@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SIGTERM and SIGINT become a request that the next step's verdict carries to all ranks.
 #include "agent/src/runtime/runtime.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One step: lanes, verdict, update, checkpoint, sample. Then the two ends of a run: restoring a
 // checkpoint, and finishing with the last one on disk.
 #include "agent/src/runtime/runtime.h"

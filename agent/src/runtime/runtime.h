@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The implementation of Agent: the step loop over a StepRecorder (lanes of this rank), a
 // StepReporter (telemetry) and a SaveCoordinator (checkpoints). join.cpp creates it.
 #pragma once

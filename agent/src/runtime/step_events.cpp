@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/src/runtime/step_events.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events of a verdict, for the reporting rank.
 //
 // Sans-I/O; not thread-safe. Gradient clips, and spikes that ZClip clipped, are reported at their

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measurements of the training loop within a step, folded into this rank's lanes.
 //
 // A record that does not fit the model becomes an error, which end_step returns. The training

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Telemetry of the step loop: events, command reports and the sample of each step.
 //
 // The training thread owns it. A fault in it detaches telemetry and never reaches training. Without

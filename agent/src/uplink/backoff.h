@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exponential backoff with full jitter, so that the ranks of a job do not reconnect at the same
 // instant. Not thread-safe.
 #pragma once

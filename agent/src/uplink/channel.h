@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State shared by the training thread and the I/O thread: three lock-free rings and a few counters.
 //
 // The training thread produces samples and notes and consumes commands; the I/O thread the reverse.

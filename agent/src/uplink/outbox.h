@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Items pending for the collector, oldest first: a bounded part in memory whose items have sequence
 // numbers, followed by the spool, whose items are numbered when they move into memory.
 //

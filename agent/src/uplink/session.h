@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One agent's protocol with the collector, without the socket: messages to send, and the reaction
 // to each answer.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A bounded first-in-first-out file for items that do not fit in memory during a collector outage.
 //
 // Record: u32 little-endian length, u64 little-endian XXH3 of the payload, payload. The file only

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/src/uplink/telemetry.h"
 
 #include "agent/src/uplink/uplink.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The training thread's side of telemetry: fills ring slots, keeps events that do not fit, and
 // reads the command mailbox. Makes no system call, never waits and never fails.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The socket side of the uplink: one io_context, one thread, plain handlers. Decisions that need no
 // socket are in session.cpp and outbox.cpp.
 #include "agent/src/uplink/uplink.h"

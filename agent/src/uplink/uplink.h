@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The I/O thread: sends samples, events and reports to the collector and receives commands.
 //
 // Thread-safety: constructed, started and stopped by the training thread; everything else runs on

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing lanes one after the other, and reading them back in the same order.
 #pragma once
 

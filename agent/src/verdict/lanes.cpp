@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lanes of the verdict: position of each value in the two vectors, and its form in a reduction.
 #include "agent/src/verdict/layer_lanes.h"
 #include "agent/src/verdict/statistic_lanes.h"

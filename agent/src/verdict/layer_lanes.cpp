@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/src/verdict/layer_lanes.h"
 
 #include <muster/common/check.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lanes of single layers: block attention, and experts over ranks. A layer with neither has none.
 #pragma once
 

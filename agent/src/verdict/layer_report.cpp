@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/src/verdict/layer_report.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adds the records of a layer to its lanes. Neither allocates nor makes a system call if the record
 // fits.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lanes of a record of statistics, driven by its table (muster/kernels/update_statistics.h): sums
 // and counts in SUM lanes, maxima and minima in MAX lanes, each in the order of the rows.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The decision of a step: a pure function of reduced lanes, commands and shared history.
 #include <muster/agent/verdict.h>
 #include <muster/optimizer/guards.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/plan/ep/ep.h"
 #include "cli/plan/ep/numbers.h"
 #include "cli/text/table.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `muster plan ep`: memory and traffic of expert parallelism, before any run.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values of the command line of `muster plan ep`, before they are interpreted.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers of `muster plan ep`, in decimal units like link rates.
 #pragma once
 

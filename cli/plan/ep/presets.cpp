@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sizes of known layers; every flag overrides them.
 #include "cli/plan/ep/ep.h"
 

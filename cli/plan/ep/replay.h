@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `muster plan ep replay`: compares the plans of a trace with another planner's for the same
 // choices.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <muster/detect/expert_imbalance_detector.h>
 
 #include <cmath>

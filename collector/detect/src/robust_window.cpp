@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <muster/common/check.h>
 #include <muster/detect/robust_window.h>
 

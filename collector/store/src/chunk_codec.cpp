@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collector/store/src/chunk_codec.h"
 
 #include <zstd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // 1024 consecutive steps of one series as one blob.
 //
 // Format, little-endian: one byte of flags, then, unless every step is present, 128 bytes of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Commands, what ranks report of them, and which of them a generation receives.
 #pragma once
 

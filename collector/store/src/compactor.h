@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns step-major frames into series-major chunks with their pyramid, one stretch of 1024 steps of
 // a stream at a time.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SQLite behind Status: a connection and its prepared statements.
 //
 // Not thread-safe: connections are opened without SQLite's own mutex, one thread uses each.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collector/store/src/event_log.h"
 
 #include "collector/store/src/map_codec.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Appends frames, step-major, as they arrive.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dense row keys: rows that are written together lie together, without a second index.
 //
 //   frame = stream << 35 | step    stream: one rank in one generation of one run

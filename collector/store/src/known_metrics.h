@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The few metrics that the store itself knows by name, to show them in overviews.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The maps of an event as blobs: for each entry a u32 length and the key, then an f64, or a u32
 // length and the text; little-endian. Doubles keep every bit, which SQLite's REAL does not do for
 // NaN.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The schema of the database as numbered migrations, never edited once released.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads one series over a range of steps into power-of-two buckets, from whatever holds its samples
 // most cheaply: the pyramid, chunks, and the frames that are not transposed yet.
 #pragma once

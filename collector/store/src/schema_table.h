@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Registered layouts of frames, and which series their columns belong to.
 #pragma once
 

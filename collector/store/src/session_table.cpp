@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collector/store/src/session_table.h"
 
 #include "collector/store/src/keys.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who is sending: runs, generations, sessions and streams, held in memory while a session is open
 // and written by `flush` once per commit.
 #pragma once

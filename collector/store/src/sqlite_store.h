@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Store on one SQLite file: transactions, failure handling and counters around the tables.
 //
 // After any failed write the whole transaction is undone, sessions included, so that memory never

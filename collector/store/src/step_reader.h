@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads all series of a metric at one step: a matrix, not a curve. A frame that is not transposed
 // yet is read once for all series of its sender.
 #pragma once

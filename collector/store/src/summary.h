@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is kept of many samples of one series: extremes, the newest, and how many were not finite.
 //
 // Merging is exact and does not depend on the order of the parts, so a bucket is the same whether

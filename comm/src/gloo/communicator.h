@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Communicator of ranks on several hosts.
 //
 // Every call begins with a frame that each rank sends to each other: its record, and its

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State shared by a Gloo communicator and its sub-communicators: the first error, and the sockets
 // to shut down so that all ranks learn of it.
 //

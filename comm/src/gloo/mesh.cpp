@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "comm/src/gloo/mesh.h"
 
 #include "comm/src/gloo/sockets.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A Gloo context whose every pair of ranks is connected, made within a deadline.
 #pragma once
 

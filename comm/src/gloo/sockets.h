@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the socket of a connection that Gloo holds, so that an abort can shut it down. Gloo offers
 // no way to end a blocked operation and publishes no file descriptors, but it does name the ends of
 // a connection.

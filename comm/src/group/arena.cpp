@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "comm/src/group/arena.h"
 
 #include "comm/src/group/mapping.h"

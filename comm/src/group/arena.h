@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where allocate() takes memory from, and which memory peers can reach.
 //
 // Thread-safety: one thread at a time, like the communicator.

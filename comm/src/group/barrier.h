@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The meeting point of a group: all ranks arrive, or all learn why not.
 #pragma once
 

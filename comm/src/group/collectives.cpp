@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "comm/src/group/communicator.h"
 #include "comm/src/reduce.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Communicator of ranks that share memory: threads (local) and processes of one host (shm).
 //
 // Every call publishes a record, synchronizes, compares the records and then works on its share of

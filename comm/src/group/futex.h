@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sleeping on a 32-bit word that other threads or processes change.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "comm/src/group/mapping.h"
 
 #include <sys/mman.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A range of this process's address space that unmaps itself.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Liveness of the processes of peers.
 //
 // Thread-safe: sub-communicators and heaps of one rank may wait in separate threads.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank's view of its session: the shared block, its heap, who is alive, and the first error.
 //
 // Thread-safety: `heap` by the thread that calls collectives; the rest from any thread.

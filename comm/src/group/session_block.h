@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The layout of the memory that all ranks of a session see: one mapping for processes, one
 // allocation for threads.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "comm/src/group/shm_rendezvous.h"
 
 #include <muster/common/hash.h>

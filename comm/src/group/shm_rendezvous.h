@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rendezvous of the ranks of one host: rank 0 creates the shared memory and sends it to the others
 // over an abstract unix socket, which leaves no name in any file system.
 #pragma once

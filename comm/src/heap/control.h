@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Control block of a symmetric heap, through which its ranks synchronise. Shared like the chunks;
 // zero is the initial state of every field.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The symmetric heap of ranks that share memory: threads and processes of one host.
 #pragma once
 

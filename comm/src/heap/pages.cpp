@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "comm/src/heap/pages.h"
 
 #include <fcntl.h>

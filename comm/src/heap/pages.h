@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pages of a symmetric heap: a control block and one chunk per rank, a range of a memory file.
 //
 // Where ranks are processes the range is cut from the end of the session's own memory file, whose

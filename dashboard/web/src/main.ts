@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Entry point: selects the page by the address.
 
 import "uplot/dist/uPlot.min.css";

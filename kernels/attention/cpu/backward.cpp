@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Full attention backward. Keys are cut into chunks, by their number alone; a chunk walks the
 // queries for each of its tiles, sums dk and dv in place and dq into a separate slab. The
 // slabs are added in the order of the chunks, so that the result does not depend on the schedule of

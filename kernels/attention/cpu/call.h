@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A call of attention after its arguments were checked, exact or by blocks; and, for exact
 // attention, the layout of queries in panels and the drivers.
 #pragma once

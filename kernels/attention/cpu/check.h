@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rules that the arguments of attention must obey, exact or by blocks.
 //
 // All return kInvalidArgument with the name of the argument and the rule that it breaks.

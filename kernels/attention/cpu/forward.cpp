@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Full attention forward: keys and values of a few items are packed, then tiles of queries walk
 // them.
 #include "kernels/attention/cpu/call.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tokens that a loss mask leaves with a gradient.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exact attention of sequences of one length, without the checks.
 #include "kernels/attention/cpu/call.h"
 

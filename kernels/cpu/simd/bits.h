@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Floats as bits: 16-bit formats, stochastic rounding and 8-bit codes on one register of floats,
 // and loads and stores of packs that change the width of their elements.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // exp, sums and widening on packs.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // 64 bytes of floats or doubles as one value, on whatever vector registers this file is compiled
 // for.
 //

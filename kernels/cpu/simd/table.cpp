@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/simd/functions.h"
 
 namespace muster::kernels::MUSTER_SIMD_ISA {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The hot loops, compiled once per instruction set and picked when the program starts.
 //
 // Signatures as in the public headers; pointers instead of containers, see pack.h.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of small matrices that lie in the first-level cache.
 #pragma once
 

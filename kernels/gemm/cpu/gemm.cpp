@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/blas.h"
 
 #include <muster/kernels/gemm.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/gemm/cpu/packed.h"
 
 #include <muster/common/check.h>

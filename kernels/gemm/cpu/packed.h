@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Packed matrix products without BLAS: general ones, and those whose result is known to be
 // symmetric, of which only the lower half is computed. OpenBLAS has the latter for XX^T alone and
 // neither in bf16.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/grouped_gemm/cpu/block.h"
 
 #include <muster/kernels/low_precision.h>

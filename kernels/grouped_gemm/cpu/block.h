@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One block of a grouped product: a thread's piece of work, with the memory it packs operands in.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Grouped products: every group is cut into blocks of rows, and those into columns where there are
 // more threads than blocks. Blocks are independent of each other.
 #include "kernels/cpu/thread_team.h"

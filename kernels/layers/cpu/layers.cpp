@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/simd/table.h"
 
 #include <muster/kernels/layers.h>

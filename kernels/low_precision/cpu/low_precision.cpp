@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/low_precision/cpu/quant_tables.h"
 #include "kernels/update/cpu/simd/table.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The dynamic 8-bit maps as arithmetic: what quantise, dequantise and quant_map() compute from.
 //
 // The map is piecewise linear: piece 0 is the value 0, pieces 1 to 7 are the decades

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backward: per head, block after block over the queries that attended to it, from the global out
 // and log sum.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A call of block attention after its arguments were checked: sequences cut into blocks, and what
 // the kernels need to find rows of a tensor.
 #pragma once

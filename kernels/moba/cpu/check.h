@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rules that the arguments of block attention must obey beside those of its call.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward: per head and window of queries, block after block over the queries that chose it.
 //
 // The softmax state of a window's queries stays in memory next to the core (fp32, or fp64) while

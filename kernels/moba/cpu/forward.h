@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention of the sequences that are not dense, once the blocks are chosen.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/moba/cpu/gate.h"
 
 #include "kernels/moba/cpu/scratch.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gate: which blocks each query attends to.
 #pragma once
 

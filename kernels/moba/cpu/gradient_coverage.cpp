@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gradient coverage under a loss mask, and the operation count of a call.
 #include "kernels/attention/cpu/gradient_coverage.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block attention in parts: the gate alone, then attention over a range of keys.
 #include "kernels/attention/cpu/check.h"
 #include "kernels/moba/cpu/backward.h"

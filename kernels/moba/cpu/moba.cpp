@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The public calls: checks, then gate, sparse sequences, dense sequences, statistics.
 #include "kernels/attention/cpu/check.h"
 #include "kernels/moba/cpu/backward.h"

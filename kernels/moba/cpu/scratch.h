@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Working memory of a thread for block attention, on large pages: rows are gathered from all over
 // it, and with small ones every row would cost a walk through the page tables.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Choices of the gate, by query and by block.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/moba/cpu/statistics.h"
 
 #include "kernels/attention/cpu/check.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A direct step is a stretch of one: R = XX^T, Q = aI + bR + cR^2, X <- QX.
 //
 // Factors are kept as M + sI with trace(M) = 0, and only M is an operand: the terms with s are

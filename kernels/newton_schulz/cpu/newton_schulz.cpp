@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The public calls: what is planned once, and who works on which matrix.
 #include "kernels/newton_schulz/cpu/engine.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of the forms and their operation counts.
 #include <muster/kernels/newton_schulz.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decisions of Newton-Schulz before it sees a matrix: where the Gram form forms X again, which form
 // is fastest, how large a right result can be.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the Gram form forms X again, from the scalar polynomials alone.
 #include "kernels/newton_schulz/cpu/plan.h"
 

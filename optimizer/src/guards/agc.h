@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adaptive gradient clipping (guards.h): computes norms of rows of gradients and weights, including
 // rows that several ranks store, and scales down the gradients that are too large.
 #pragma once

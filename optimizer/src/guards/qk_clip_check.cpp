@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of an attention layer before QK-clip may scale it.
 #include "optimizer/src/guards/qk_clip_rows.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of a head in its projection, which may be fused (AttentionLayer::group_stride).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ZClip (arXiv 2504.02507) on one stream of gradient norms.
 #pragma once
 

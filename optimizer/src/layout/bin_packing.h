@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Longest-processing-time bin packing.
 #pragma once
 

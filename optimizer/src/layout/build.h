@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Functions shared by the planners of the layouts: buckets, legal cuts, shards of ranges, tasks and
 // rounds.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Elementwise rules: every bucket cut evenly, so that a reduce-scatter is as balanced as it can be.
 #include "optimizer/src/layout/build.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One flat buffer of matrices in equal shards (classic ZeRO-1). There is one set of cuts for the
 // whole buffer, at most ranks - 1 of them, and the buckets are ranges of it: cutting every bucket
 // evenly would cut every matrix instead.

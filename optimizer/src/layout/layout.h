@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Placement of every parameter, the rank that stores and updates each part of it, and the ranks
 // that assemble whole matrices: pure functions of the routed parameters and the number of ranks.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every rank holds everything (DDP). Each parameter has one primary rank for statistics and
 // checkpoints, dealt out by size.
 #include "optimizer/src/layout/bin_packing.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shards along dimension 0 (the storage of FSDP): rank r has rows [r s, (r + 1) s) of a matrix, s =
 // ceil(rows / ranks), and matrices of a stack likewise; the last ranks may have fewer or none.
 // Whole matrices are assembled at owners dealt out by bin packing.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Newton-Schulz cost, which tasks move, and the rounds they move in.
 #include "optimizer/src/layout/build.h"
 

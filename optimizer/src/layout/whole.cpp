@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whole matrices, dealt out by bin packing on Newton-Schulz cost. In memory every bucket is ordered
 // by owner, so that one reduce-scatter brings every matrix to the rank that orthogonalises it.
 #include "optimizer/src/layout/bin_packing.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cost of one parameter buffer on each of its ranks.
 #pragma once
 

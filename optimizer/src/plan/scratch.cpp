@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that the update of a region needs beside what is stored.
 #include "optimizer/src/plan/cost.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A plan as people read it: what is even over the ranks, and what is not.
 #include <muster/optimizer/plan.h>
 

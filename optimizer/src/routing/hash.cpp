@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The hash of a plan: everything that all ranks must agree on, as text that names each value.
 #include "optimizer/src/routing/routing.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From specs and route rules to checked, grouped parameters.
 #pragma once
 

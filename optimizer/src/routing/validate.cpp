@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hyperparameters that can never work, each named with its remedy.
 #include "optimizer/src/routing/routing.h"
 

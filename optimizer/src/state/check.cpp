@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of a checkpoint before it may change anything.
 #include "optimizer/src/state/load.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loads saved state: checks everything, reads every byte this rank needs once to verify that it can
 // be read, then reads it again into place. Reading twice avoids a second copy of the state in
 // memory.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names, shapes and positions of a shard's tensors in a checkpoint.
 //
 //   param/<name>        F32   values or masters

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launches the collectives of the buckets of all buffers in one order, the same on every rank: on
 // the training thread, or on a communication thread while forward and backward run.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A thread that runs jobs in submission order, for collectives that overlap with computation on the
 // training thread.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exchange of cut matrices: collects their parts on the ranks that orthogonalise them and returns
 // the results, by an all-to-all each way per round. The schedule is the same on all ranks and does
 // not depend on gradients.

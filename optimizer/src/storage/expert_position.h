@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Position of this rank's experts among all experts of the job.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "optimizer/src/storage/param_buffer.h"
 
 #include <muster/kernels/statistics.h>

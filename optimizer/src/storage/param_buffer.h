@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of the values and gradients of a part of the model, with its collectives.
 //
 // Thread-safety: none. The communicators must outlive it and own its memory.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // This rank's shard of one parameter, with its optimizer states.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Newton-Schulz over the blocks of whole matrices in one buffer. Equal neighbours form one batch in
 // place; unequal blocks and those of several runs are gathered by shape first.
 #pragma once

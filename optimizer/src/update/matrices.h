@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Muon's step over one buffer: updates the momentum of every shard, collects the matrices,
 // orthogonalises them, returns the results and applies them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "optimizer/src/update/update.h"
 
 #include <muster/optimizer/rules/sgd.h>

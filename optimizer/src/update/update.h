@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The update rules on the shard of one parameter. No communication, no allocation.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mean keys of blocks that may be distributed over ranks.
 #include "parallel/src/context/exchange.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sizes, checks and row exchanges shared by the forms of context parallelism.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Full attention of the pairs of a ring.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The set-up that forms with gathered keys share: keys of all ranks, and per segment of queries the
 // call of an operator on the keys that the segment may see. lse is [heads, queries of the piece].
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block attention: every rank has all pooled keys, so that all choices are made before keys move.
 #include "parallel/src/context/full_pairs.h"
 #include "parallel/src/context/moba_counts.h"

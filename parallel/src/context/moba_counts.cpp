@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "parallel/src/context/moba_counts.h"
 
 #include <algorithm>

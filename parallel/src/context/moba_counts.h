@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Statistics of block attention: those of this rank's calls, then reduced over all ranks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A call of an operator on the queries of one segment.
 #pragma once
 

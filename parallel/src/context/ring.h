@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rotation of key shards over the ranks, shared by full and block attention.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // comm::agree on every backend, and the choice of the ranks that it names.
 #include "tests/contract/comm/world.h"
 

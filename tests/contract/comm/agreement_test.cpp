@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks that do not make the same call all learn it, in the same words.
 #include "tests/contract/comm/world.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Results that every backend must compute, for 1 to 4 ranks, small and large, in any memory.
 #include "tests/contract/comm/samples.h"
 #include "tests/contract/comm/world.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Joining by the environment that the launcher sets.
 #include "tests/contract/comm/world.h"
 

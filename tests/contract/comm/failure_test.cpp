@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Peers that die, stop or do not come, and aborts: no rank hangs, and the message names the peer.
 #include "tests/contract/comm/world.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An abort shuts down the socket of one connection, never one that several connections share.
 #include "comm/src/gloo/sockets.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Barriers of the symmetric heap: phases, who waited for whom, and counters that wrap.
 #include "comm/src/group/communicator.h"
 #include "comm/src/heap/heap.h"

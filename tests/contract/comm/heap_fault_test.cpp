@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks of a symmetric heap that die or stop in every phase: the survivors learn which rank and
 // where, in time, and nothing is left behind.
 #include "comm/src/group/communicator.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pages and descriptors that a symmetric heap takes from the system, and that it returns them all.
 #include "tests/contract/comm/heap_world.h"
 

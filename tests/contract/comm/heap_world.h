@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Support for the suites of the symmetric heap: worlds of threads and processes, and reports.
 #pragma once
 

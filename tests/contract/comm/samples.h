@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inputs that every rank can compute for every other, and straightforward results to compare with.
 #pragma once
 

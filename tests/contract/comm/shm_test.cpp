@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Promises of the shared-memory backend alone: ranks meet, and nothing is left behind.
 #include "tests/contract/comm/world.h"
 

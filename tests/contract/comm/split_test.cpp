@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sub-groups: who is in them, memory shared with the parent, alternation with the parent.
 #include "tests/contract/comm/samples.h"
 #include "tests/contract/comm/world.h"

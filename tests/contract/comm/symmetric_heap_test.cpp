@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The symmetric heap over threads and processes: one address formula, allocation, views, barriers.
 #include "tests/contract/comm/heap_world.h"
 

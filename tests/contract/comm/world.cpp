@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/contract/comm/world.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One group of ranks of any backend: threads for local, forked processes for shm and gloo.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small training job for tests: the real `muster` and `moe_lm` programs with a model whose steps
 // take milliseconds. Paths of the programs come from the build.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A child process of a test. Collects its output, waits with a deadline and kills it by process id.
 //
 // Thread-safety: one test thread owns it; an internal thread collects the output.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Agents over thread ranks, without a collector.
 #include "tests/unit/agent/train_group.h"
 

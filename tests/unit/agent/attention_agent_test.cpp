@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention modes, block attention and gradient reach through whole agents, as a collector sees
 // them.
 #include "tests/unit/agent/fake_collector.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Resuming under another attention schedule, and attention in a checkpoint.
 #include "agent/src/attention/change.h"
 #include "agent/src/attention/state.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The checkpoint and ending rules of the verdict.
 #include "tests/unit/agent/lane_ranks.h"
 

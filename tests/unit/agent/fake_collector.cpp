@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/agent/fake_collector.h"
 
 #include <muster/common/check.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A collector for tests: exchanges wire frames on a loopback socket and stores every message.
 //
 // Stored messages survive stop() and start(), as in a database; duplicates are dropped by

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The agent's guards over thread ranks and a real optimizer: QK-clip for every attention, clipping,
 // loss scale, evaluation, overlap.
 #include "tests/unit/agent/train_group.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clipping, loss scale and QK-clip in the verdict, from reduced lanes alone.
 #include "tests/unit/agent/lane_ranks.h"
 

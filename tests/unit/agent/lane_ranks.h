@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks without a communicator: encodes each rank's lanes and reduces them as all_reduce would.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lanes of single layers: block attention and expert parallelism.
 #include "tests/unit/agent/lane_ranks.h"
 

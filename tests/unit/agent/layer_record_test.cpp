@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Records of single passes, added to the lanes of a layer.
 #include "agent/src/verdict/layer_report.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Max logits belong to one step.
 #include "tests/unit/agent/train_group.h"
 

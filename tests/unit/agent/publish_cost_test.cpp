@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The promise of the training thread: recording and publishing a step neither allocates nor makes a
 // system call.
 #include "agent/src/metrics/catalog.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Saving with N ranks and resuming with M, through real checkpoints of real optimizers.
 #include "tests/unit/agent/train_group.h"
 

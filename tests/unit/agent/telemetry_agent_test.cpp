@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whole agents over thread ranks, with a collector that answers.
 #include "tests/unit/agent/fake_collector.h"
 #include "tests/unit/agent/train_group.h"

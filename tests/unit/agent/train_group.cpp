@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/agent/train_group.h"
 
 #include <muster/comm/backends.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks as threads that train a tiny quadratic model under real agents and a real optimizer.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The uplink against a fake collector, without a trainer.
 #include "agent/src/uplink/uplink.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Damage is detected and named, and an older checkpoint is used instead.
 #include "tests/unit/checkpoint/fixture.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every disk operation of a save is made to fail, to kill the process and to lose power. The oracle
 // is the same each time: the previous checkpoint or the new one, bit for bit, never a mixture.
 #include "tests/unit/checkpoint/faulty_disk.h"

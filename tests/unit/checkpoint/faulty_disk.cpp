@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/checkpoint/faulty_disk.h"
 
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Disks that fail, kill the process or lose power at the k-th operation.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fixture of the checkpoint tests: a temporary folder, states that are easy to distinguish, and the
 // three calls that make a checkpoint.
 #pragma once

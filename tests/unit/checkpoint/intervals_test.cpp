@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Intervals of pieces in a flattened tensor, and the check that they tile it.
 #include "checkpoint/src/intervals.h"
 

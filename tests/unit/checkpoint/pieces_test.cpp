@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints of N ranks, read by M, through real files.
 #include "tests/unit/checkpoint/fixture.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The format against its specification: one file written by hand, byte for byte, and each rule.
 #include "checkpoint/src/safetensors.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The executable as a user meets it: what it prints, and the code it ends with.
 #include "tests/support/scratch_folder.h"
 #include "tests/unit/cli/program.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Completion scripts: every subcommand and option, in a form that the shell accepts.
 #include "tests/unit/cli/program.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `muster plan optimizer` as a user meets it.
 #include "tests/unit/cli/program.h"
 

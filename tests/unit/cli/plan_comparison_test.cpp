@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which layout is advised, and the table that compares them.
 #include "cli/plan/comparison.h"
 

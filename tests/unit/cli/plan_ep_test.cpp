@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `muster plan ep` as a user meets it: the calculator, and traces replayed under another planner.
 #include "cli/plan/ep/replay.h"
 #include "tests/support/scratch_folder.h"

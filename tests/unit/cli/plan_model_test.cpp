@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model file and the presets of `muster plan optimizer`.
 #include "cli/plan/model.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Commands: from an operator to every rank of the newest generation, in one order.
 #include "tests/unit/collector/running_collector.h"
 

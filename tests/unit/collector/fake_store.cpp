@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/collector/fake_store.h"
 
 #include "tests/unit/collector/scripted_client.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A store in memory that does what the contract says and fails when it is told to.
 //
 // Tests look into `state`, which outlives the store and is guarded by its mutex.

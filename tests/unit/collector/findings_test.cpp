@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From samples to findings, events and commands.
 #include "tests/unit/collector/running_collector.h"
 

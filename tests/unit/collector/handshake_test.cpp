@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who is let in.
 #include "collector/src/handshake.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The writer's work without threads: which answers a transaction earns, and in which order.
 #include "collector/src/ingest.h"
 

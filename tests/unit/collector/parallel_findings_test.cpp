@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention modes and expert parallelism: from samples and events of agents to findings.
 #include "tests/unit/collector/running_collector.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The collector dies and comes back on the same database; agents reconnect.
 #include "tests/unit/collector/running_collector.h"
 

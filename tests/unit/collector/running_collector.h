@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A collector on a free port with a database of its own, and what tests ask of it.
 #pragma once
 

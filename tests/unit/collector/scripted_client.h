@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A peer of the collector that says exactly what a test tells it to: one blocking socket.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conversations with one peer: who is let in, what is stored and acked, what ends a connection.
 #include "tests/support/eventually.h"
 #include "tests/unit/collector/running_collector.h"

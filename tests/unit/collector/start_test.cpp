@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What keeps a collector from starting is said at once and in one sentence.
 #include "tests/unit/collector/running_collector.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <muster/common/dtype.h>
 #include <muster/common/tensor_piece.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/support/scratch_folder.h"
 
 #include <muster/common/file.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "dashboard/server/api.h"
 
 #include "tests/unit/dashboard/fake_query.h"

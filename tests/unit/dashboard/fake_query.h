@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A store in memory: what it holds is set by the test, what it was asked is kept.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A blocking HTTP client of raw bytes, so that tests also say what no well-behaved client would.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "dashboard/server/json_views.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "dashboard/server/live_feed.h"
 
 #include "tests/unit/dashboard/fake_query.h"

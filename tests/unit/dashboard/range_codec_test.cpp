@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "dashboard/server/range_codec.h"
 
 #include <gtest/gtest.h>

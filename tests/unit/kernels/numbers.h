@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random inputs and the comparison of gradients with central differences.
 #pragma once
 

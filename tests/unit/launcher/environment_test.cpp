@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "launcher/src/environment.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A launcher over small shell programs, its output caught in a pipe.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sink against a collector played by the test on a loopback socket.
 #include <muster/launcher/wire_event_sink.h>
 #include <muster/wire/codec.h>

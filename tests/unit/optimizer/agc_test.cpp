@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adaptive clipping over rows, whole or in parts.
 #include "tests/unit/optimizer/model.h"
 

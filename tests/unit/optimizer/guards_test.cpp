@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clipping and loss scaling: what every rank decides alike from reduced numbers.
 #include <muster/common/random.h>
 #include <muster/optimizer/guards.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small set of parameters with every kind of region, and gradients whose sums are exact in float,
 // so that any number of ranks must end with the same bits.
 #pragma once

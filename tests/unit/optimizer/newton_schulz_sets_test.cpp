@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The coefficient tables against what is known of the scalar map: bands, slopes, thresholds.
 #include <muster/optimizer/newton_schulz_sets.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Buckets whose collectives run on the communication thread.
 #include "optimizer/src/storage/comm_thread.h"
 #include "tests/support/scratch_folder.h"

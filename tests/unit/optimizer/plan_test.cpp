@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The plan as a report: its figures against formulas derived by hand.
 #include "tests/unit/optimizer/layout/model.h"
 

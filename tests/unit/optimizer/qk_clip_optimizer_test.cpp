@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // QK-clip through an optimizer: float weights, rows owned by any rank, and refusals.
 #include "tests/support/random_values.h"
 #include "tests/unit/optimizer/ranks.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // QK-clip without an optimizer: logits are recomputed from the scaled weights, in double.
 #include "tests/support/random_values.h"
 

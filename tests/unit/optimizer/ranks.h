@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs one function per rank, each on its own thread with its own communicator.
 #pragma once
 

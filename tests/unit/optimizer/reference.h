@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The update rules in double, as plain as the papers and torch write them: the oracle of the update
 // tests. Each updates `value` by one step and keeps its own states.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A communicator that spoils everything a collective leaves unspecified, and remembers what was
 // called: nothing may depend on the first, and the second must not depend on gradients.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conversions on load, and what is refused before anything is touched.
 #include "tests/unit/optimizer/state_store.h"
 

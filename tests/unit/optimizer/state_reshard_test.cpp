@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State saved by N ranks in one layout continues identically on M ranks in another.
 #include "tests/unit/optimizer/state_store.h"
 

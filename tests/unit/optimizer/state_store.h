@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A checkpoint in memory: the merged pieces of all ranks, and a StateSource over them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whole updates through an optimizer of one rank: what the pieces of Muon make together, and the
 // statistics that every rule leaves.
 #include "tests/support/random_values.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Each rule on one shard, without an optimizer, against the reference in double.
 #include "tests/support/random_values.h"
 #include "tests/unit/optimizer/reference.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Combining the statistics of parts of a group. Every expectation is written out, so that a wrong
 // or missing row in a table fails here.
 #include <muster/optimizer/update_statistics.h>

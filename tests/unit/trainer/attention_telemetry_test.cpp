@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Telemetry that a run under block attention delivers to a collector.
 #include "tests/unit/agent/fake_collector.h"
 #include "tests/unit/trainer/job.h"

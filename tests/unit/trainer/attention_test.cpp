@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block attention under the whole model, and schedules that switch it on and off.
 #include "tests/support/deadlines.h"
 #include "tests/unit/trainer/job.h"

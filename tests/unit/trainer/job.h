@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a whole moe_lm job with ranks as threads, no collector, and a text made up on the spot.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The needle task, and that block attention solves it like full attention does.
 #include "trainer/moe_lm/src/needle.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // 16-bit parameters with fp32 masters, loss scaling, and compressed states, under the whole model.
 #include "tests/unit/trainer/job.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operations of the tape that are layers of the model.
 #include "tests/unit/trainer/reference_tape.h"
 

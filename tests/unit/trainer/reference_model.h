@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The same model and training step as trainer/moe_lm, one process, in double, by plain loops.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reverse-mode differentiation of small matrices in double: the oracle's arithmetic, as plain as
 // can be. Each operation appends a node; `backward` walks them from the last to the first.
 #pragma once

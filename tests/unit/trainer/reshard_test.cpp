@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The whole model's training resumes with another number of ranks.
 #include "tests/unit/trainer/job.h"
 

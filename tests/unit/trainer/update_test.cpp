@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model under every update rule and in every layout.
 #include "tests/unit/trainer/job.h"
 #include "trainer/moe_lm/src/command_line.h"

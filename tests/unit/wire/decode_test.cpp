@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes that a peer should not have sent, written field by field.
 #include "tests/unit/wire/message_samples.h"
 

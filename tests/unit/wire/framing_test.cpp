@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frames on a stream: the cap, slow and bulk arrival, what ends a stream and what does not.
 #include "tests/unit/wire/largest_allocation.h"
 #include "tests/unit/wire/message_samples.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes of every message are frozen in tests/golden/wire: an unplanned change of the format
 // fails here. MUSTER_GOLDEN_UPDATE=1 rewrites the files when the change is meant.
 #include "tests/unit/wire/message_samples.h"

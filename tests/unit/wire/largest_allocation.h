@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The largest single allocation of this process since the last reset: proof that a length announced
 // by a peer is refused before memory is asked for.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One message of every kind, with no field at its default.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every message comes back as it was sent.
 #include "tests/unit/wire/message_samples.h"
 

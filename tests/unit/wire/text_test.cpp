@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes that a text field may carry.
 #include "wire/src/text.h"
 

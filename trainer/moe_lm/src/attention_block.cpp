@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "trainer/moe_lm/src/attention_block.h"
 
 #include "trainer/moe_lm/src/parameters.h"

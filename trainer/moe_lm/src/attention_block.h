@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // x += wo(attention(rope(wq n), rope(wk n), wv n)), n = norm(x): forward and backward of one block.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loss and accuracy of the model on held-out sequences, and the reach of a step's gradients.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Choice, balance and distribution of a layer's experts: --ep and related flags.
 #pragma once
 

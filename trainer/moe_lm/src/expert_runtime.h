@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Resources that the expert layers of one rank share: the ranks that hold one set of experts and,
 // with --ep muster, their symmetric heap.
 #pragma once

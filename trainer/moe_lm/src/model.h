@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The whole language model: embedding, blocks, final norm, head, cross-entropy.
 #pragma once
 

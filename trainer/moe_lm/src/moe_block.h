@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // x += sum over the chosen experts e of gate_e * down_e(swiglu(gate_e n, up_e n)), n = norm(x), and
 // the shared expert, if any, with the experts distributed over the ranks of an expert group:
 // forward and backward of one block.

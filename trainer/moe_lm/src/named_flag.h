@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A command-line flag whose value is read by one of the parse functions.
 #pragma once
 

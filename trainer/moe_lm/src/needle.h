@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A task that requires attention over long distances. Needles are bytes that each encode a key and
 // its value, at random depths of a random filler; questions at the end are bytes that each encode a
 // key. The target of a question is the value of its key; only these targets have loss.

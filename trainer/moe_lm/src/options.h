@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Options of moe_lm, and their checks against the world it runs in.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dump of the final parameters, for tests that compare runs bit for bit.
 #pragma once
 

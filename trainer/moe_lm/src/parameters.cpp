@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "trainer/moe_lm/src/parameters.h"
 
 #include <muster/common/hash.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names, shapes, routes and initial values of the model's parameters.
 //
 //   embedding [256, d] · per layer: attention.norm [d], attention.{wq,wk,wv,wo} [d, d], moe.norm

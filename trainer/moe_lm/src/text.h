@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Training text and the sequences of its batches.
 #pragma once
 

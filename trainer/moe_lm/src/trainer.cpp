@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "trainer/moe_lm/src/trainer.h"
 
 #include "trainer/moe_lm/src/model.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank's training run, from initial weights or a checkpoint to its end.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The update rule of the parameters and its settings: --optimizer and related flags.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The optimizer's parameters as inputs of the model: widened to fp32, and awaited if they arrive
 // while the model runs.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The per-rank runtime that a training loop holds. README.md shows a complete loop.
 //
 // Thread-safety: one training thread calls everything here. The agent's I/O thread talks to the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Schedule of attention by layer and step: full, or block attention (muster/kernels/moba.h).
 //
 // Block attention adds no parameters, so a layer may switch from step to step. The schedule is

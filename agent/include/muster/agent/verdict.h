@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The verdict: one decision per step, identical on all ranks.
 //
 // Each rank fills one SUM vector and one MAX vector of doubles; both are all-reduced once per step;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints that exist on all ranks or on none.
 //
 // <root>/<run>/step-<S>.gen-<G>.tmp/  rank-<r>.safetensors + rank-<r>.json   (prepare)

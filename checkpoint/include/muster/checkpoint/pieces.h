@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads a committed checkpoint as named global tensors, independent of the number of ranks that
 // wrote it and of their cuts.
 #pragma once

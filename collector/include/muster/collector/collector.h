@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The collector service: ingest, store, detect, decide, command. `muster collector` runs one.
 //
 // Threads: one for network I/O, one for the store; both end in stop(). The dashboard is handed in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Detectors judge a stream of numbers. Sans-I/O: no clock, no sockets, no storage; a detector is a
 // value that can be copied to fork a simulation.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds unequal work of ranks while the load of experts is as usual: rho (max over mean rank load)
 // jumps but maxvio (of experts) stays. Then the cause is the placement of experts, not the router,
 // and moving or copying experts helps.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All detectors of one run over its stream of steps, fed in any order, judging in step order.
 //
 // Watermark policy. Steps are judged in ascending order. A step that is not the next one waits for

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds attention logits above tau: once when a head crosses, and again only after it has fallen
 // below a lower bound. Attention modes are tracked separately, since full attention sees logits
 // that block attention leaves out.

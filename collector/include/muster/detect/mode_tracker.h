@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention mode of every layer at a step: the key by which baselines are separated.
 //
 // Full or block attention is read from the step's samples, which arrive with the judged values, in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NaN and infinities, found at the step they appear, without any warm-up.
 //
 // A long streak is found again at every power of two of its length, so that hours of NaN give a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Liveness of ranks, judged from message arrivals and step numbers.
 //
 // A pure function of arrival times on the receiver's monotonic clock and of step numbers: clocks of

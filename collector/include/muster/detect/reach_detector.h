@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds layers that learn from too little: with a loss on few tokens, block attention passes
 // gradients only to the few key blocks that those tokens chose, while the loss looks healthy.
 //

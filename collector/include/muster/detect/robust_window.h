@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Median and median absolute deviation (MAD) of the last values of a stream.
 //
 // A value; copy it to fork a simulation. Costs O(window) per value.

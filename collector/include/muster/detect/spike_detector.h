@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds jumps of a scalar: one step above a robust threshold, or several of the last few.
 //
 // Values are judged against median and MAD of the last accepted ones. While a value or an episode

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A condition over consecutive steps: opens after holding for a number of steps in a row, and
 // closes after as many without. A value.
 #pragma once

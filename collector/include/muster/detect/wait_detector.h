@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The EP rank that the others wait for, from the wait matrix: M[i][j] is the time that rank i
 // waited for EP rank j in a step. A straggler has a heavy column; its victims have heavy rows.
 //

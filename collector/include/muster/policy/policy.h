@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rules that answer findings with actions, read from a YAML file or built in.
 //
 // A rule matches findings by name and plans actions; a cooldown in steps and a budget per run keep

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The read side of the store, for the dashboard, `muster status` and /metrics.
 //
 // Thread-safety: a Query owns a read-only database connection and belongs to one thread; make one

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The write side of the store: one SQLite file, one writer.
 //
 // Thread-safety: one thread (the collector's writer thread) owns a Store. Only its connection

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks that all ranks hold the same settings, plan or layout.
 //
 // Each rank reduces what it holds to a fingerprint, for example hash64 of a text. Equal

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Functions that connect ranks: threads, processes of one host, or hosts of a network.
 #pragma once
 

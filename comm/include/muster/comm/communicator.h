@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collective operations between the ranks of one generation of a job.
 //
 // Thread-safety: one thread at a time may call collectives on a communicator; `abort` may be called

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory shared by all ranks of a host: one chunk of equal size per rank, mapped back to back in
 // every rank, so that
 //   pointer(peer, offset) = base() + peer * stride() + offset

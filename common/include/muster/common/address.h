@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Network addresses as text: "127.0.0.1:29600", "collector.example:29600", "[::1]:29600".
 #pragma once
 

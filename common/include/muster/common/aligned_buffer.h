@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Floats that begin on a cache line, on large pages where they are many.
 #pragma once
 

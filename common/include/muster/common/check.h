@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MUSTER_CHECK: for what only a bug of ours can break; never for data from a peer, file or user.
 //
 // A failed check throws CheckFailure, so that the agent can detach and leave the training run

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Time as a dependency: programs pass a SystemClock, tests a ManualClock.
 //
 // Elapsed time and deadlines use the monotonic clock; wall time is for display only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Element types of tensors, shared by kernels, communication, optimizer and checkpoints.
 #pragma once
 

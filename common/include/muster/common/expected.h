@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A value, or the Status of the operation that failed to produce one. Modelled on C++23
 // std::expected.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files that survive a crash: every write is checked, fsynced and renamed into place.
 //
 // All functions block, return a Status that names the path, and never fsync a file again after an

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // XXH3 hashes of bytes, streamed or at once. Not cryptographic: they find damage, not forgery.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Identities that every message and artifact carries: run, generation, rank, step, command.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The only way to log. Fields, not prose: log_info("event=restart generation=3 reason=\"...\"").
 //
 // Thread-safe. Never called on a training step's hot path: hot paths count.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mutex, MutexLock and CondVar: the standard ones, annotated for clang's -Wthread-safety.
 //
 // A member with MUSTER_GUARDED_BY(mutex_) may be used only while mutex_ is held; a function with

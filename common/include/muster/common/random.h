@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counter-based random numbers: the same (seed, stream, counter) gives the same value on every
 // machine, rank and thread, so that data order and initial weights survive restart and resharding.
 #pragma once

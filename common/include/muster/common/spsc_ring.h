@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A bounded queue between exactly one producer thread and one consumer thread.
 //
 // Wait-free on both sides, no system call, no allocation after construction. Slots are reused: the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The result of an operation that can fail: a code for programs, a sentence for people.
 //
 // The message names the thing that failed and, where there is one, the remedy. Each factory takes

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Metrics, samples, events and commands as plain structs. Only wire/ maps them to bytes.
 #pragma once
 

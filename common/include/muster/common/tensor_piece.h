@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank's part of a named tensor: the unit that optimizers expose and checkpoints store.
 #pragma once
 

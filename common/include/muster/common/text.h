@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text from values and values from text: concat, parse and hexadecimal digits.
 //
 // All functions ignore the locale.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The HTTP server of the dashboard: static pages, a JSON and binary API over store::Query, live
 // updates by server-sent events, /metrics. Embedded in `muster collector`.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Draws one stretch of a track: the min-max band, the line through the last values, single points, and a mark for
 // every bucket with a value that is not finite.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Steps to pixels, the same for every panel, so that charts and heatmaps line up.
 
 export interface Plot {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many series of one kind over steps: rows are heads, layers or experts, colour is the value.
 
 import type { SeriesInfo } from "../data/types";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A heatmap's cells as pixels: one column per bucket, one row per series.
 
 import type { Track } from "../data/track";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The names of a chart's curves with their value at the cursor; a click hides or shows one.
 
 import { fill, h, setText } from "../ui/dom";

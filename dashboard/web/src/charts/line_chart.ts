@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A chart of curves over steps. uPlot gives axes, scales and the cursor; the curves are drawn by
 // curve_painter straight from the tracks, so generations need no common grid.
 

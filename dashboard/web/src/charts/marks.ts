@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events as vertical marks on every chart and heatmap.
 
 import { replacedFrom } from "../data/lineage";

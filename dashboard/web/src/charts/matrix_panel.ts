@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A metric at one step as a matrix: at the newest step, or at the step of the slider.
 
 import { fetchStep } from "../data/api";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Draws a matrix of one step on a canvas: cells, axes, and the margins that sum it up. Also finds the cell at a point.
 
 import type { Matrix } from "../data/matrix";

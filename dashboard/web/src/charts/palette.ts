@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Colours: twelve for curves (the first eight distinguishable with any colour vision), one ramp for heatmaps, one per kind
 // of event. Values for both themes live in styles/theme.css.
 

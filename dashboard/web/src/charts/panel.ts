@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The common part of charts and heatmaps: a card, a header, and the series to load.
 
 import type { RangeCache } from "../data/range_cache";

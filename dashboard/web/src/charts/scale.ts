@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The vertical scale of a chart: from the values on the screen, linear or logarithmic.
 
 import type { Strand } from "./curve_painter";

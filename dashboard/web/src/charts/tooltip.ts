@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The box beside the cursor: the step, its values, and the events whose marks are under the pointer.
 
 import type { RunEvent } from "../data/types";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values of a series at a step: in the valid launch and in earlier ones that also ran the step.
 
 import { replacedFrom } from "../data/lineage";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests to the server. Every failure is an Error with a message for people.
 
 import { decodeRanges, type RangeEntry } from "./range_codec";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The mode of each attention layer: full or blocks by its samples, and the blocks by the events of changes.
 
 import type { GenerationInfo, RunEvent } from "./types";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the series of a run by metric, rank, layer and group.
 
 import type { SeriesInfo } from "./types";

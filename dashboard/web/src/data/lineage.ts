@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The steps of each generation that led to the current model.
 //
 // A restart resumes from a checkpoint. Steps of the earlier launch before the checkpoint are part of the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The live stream: server-sent events with backoff, resumed after the last event received, closed while
 // the page is hidden.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A metric at one step as a matrix, and values computed from it. Independent of the page.
 
 import type { GenerationInfo, JsonNumber, StepAnswer } from "./types";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tracks the charts draw from: loaded for a window of steps, then extended at the end.
 //
 // Old tracks stay visible until their replacement has arrived. A late answer for an older window is

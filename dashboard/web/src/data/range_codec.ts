@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the binary answer of /range; the layout is in dashboard/server/range_codec.h.
 
 export interface RangeEntry {

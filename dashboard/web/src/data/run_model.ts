@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State of one run, updated by the live stream.
 
 import { fetchEvents, fetchRun, fetchSeries } from "./api";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The buckets of one series in one generation, growing at the end while a run is live.
 //
 // Buckets start at multiples of `width` steps, so an appended tail replaces

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Types of the API's answers (docs/operate/dashboard.md).
 
 // JSON has no NaN and infinity; the server writes them as strings.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reader's settings: one object, stored in the address bar and shared by all panels.
 
 import { lastKeptStep } from "./lineage";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The dialog that asks before a command is sent: it names the run and the effect, and asks for a reason.
 
 import { postCommand } from "../data/api";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's buttons and the progress of each command: issued, armed on every rank, applied.
 
 import type { RunModel } from "../data/run_model";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events, newest first, with reason and inputs; the filters also select the marks on charts.
 
 import { eventVariable } from "../charts/palette";

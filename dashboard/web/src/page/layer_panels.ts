@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Panels of attention layers and of experts.
 
 import { Heatmap } from "../charts/heatmap";

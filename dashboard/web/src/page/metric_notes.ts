@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Labels, units and one-line descriptions of the metrics of attention and experts.
 
 export interface MetricNote {

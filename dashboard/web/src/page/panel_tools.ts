@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Helpers of the functions that build panels.
 
 import type { LineChart, Curve } from "../charts/line_chart";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Builds the panels of a run from the series it has.
 
 import { LineChart, type Curve } from "../charts/line_chart";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One tile per rank: whether it is alive, its step, and its compute time compared with the others.
 
 import type { RunModel } from "../data/run_model";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decides when to fetch and when to draw: once per frame, once at a time, only what is visible, only
 // what is new.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The top of a run's page: its name, its status and the most important numbers.
 
 import type { RunModel } from "../data/run_model";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page of one run: header, charts, and beside them commands, ranks and events.
 
 import { Heatmap } from "../charts/heatmap";

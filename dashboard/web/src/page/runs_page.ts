@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All runs of the database, newest first.
 
 import { fetchRuns } from "../data/api";

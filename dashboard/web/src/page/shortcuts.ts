@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keyboard shortcuts, ignored while a field or a dialog has the focus.
 
 import type { RunModel } from "../data/run_model";

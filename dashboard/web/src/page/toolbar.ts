@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Controls of the view: number of steps, generations, bands, and pause.
 
 import type { RunModel } from "../data/run_model";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Creates and fills elements without a framework.
 
 export type Child = Node | string | null | undefined | false;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dark and light theme: the system's setting until the reader selects one.
 
 import { h } from "./dom";

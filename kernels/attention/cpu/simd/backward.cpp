@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tile of attention backward, from the log-sum-exp of the forward pass:
 //   P = exp(logits - lse), dP = v dout, dS = P (dP - delta) scale,
 //   dv += P dout, dk += dS q, dq += dS k.

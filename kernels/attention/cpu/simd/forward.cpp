@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tile of attention forward: scores, online softmax, weighted sum of values.
 #include "kernels/attention/cpu/simd/functions.h"
 #include "kernels/attention/cpu/simd/scores.h"

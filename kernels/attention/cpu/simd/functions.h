@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Declares what the flash_*.cpp files define for the instruction set they are compiled for.
 #pragma once
 

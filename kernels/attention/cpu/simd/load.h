@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Elements of tensors as lines of units: widened to T, or left in pairs.
 #pragma once
 

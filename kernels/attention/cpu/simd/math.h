@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Vectors of the native width, exp, tanh and maxima for tiles of attention.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inner loop of attention: a few lines by up to three registers of sums stay in registers while
 // the sum is walked once.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Packs rows of q, k, v and dout for the tiles of attention.
 #include "kernels/attention/cpu/simd/functions.h"
 #include "kernels/attention/cpu/simd/load.h"

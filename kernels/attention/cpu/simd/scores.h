@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks of scaled logits, bias and softcap: what forward and backward tiles share.
 #pragma once
 

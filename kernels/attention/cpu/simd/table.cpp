@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tiles of attention for one instruction set.
 #include "kernels/attention/cpu/simd/functions.h"
 #include "kernels/attention/cpu/simd/micro.h"

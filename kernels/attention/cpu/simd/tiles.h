@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One tile of exact attention at a time, forward and backward, compiled once per instruction set:
 // what full attention (flash_attention.h) and block-sparse attention (moba.h) are made of.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes results of attention tiles to tensors, and small helpers over rows.
 #include "kernels/attention/cpu/simd/functions.h"
 #include "kernels/attention/cpu/simd/load.h"

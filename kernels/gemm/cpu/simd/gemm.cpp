@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Micro-kernels: a tile of the result stays in registers while the depth is walked once.
 #include "kernels/gemm/cpu/simd/helpers.h"
 #include "kernels/gemm/cpu/simd/table.h"

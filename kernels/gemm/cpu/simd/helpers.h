@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tile sizes and small helpers of the packed products for one instruction set.
 #pragma once
 

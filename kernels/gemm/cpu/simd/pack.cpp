@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operands of the packed products: copies into panels, with the rounding to bf16.
 #include "kernels/gemm/cpu/simd/square.h"
 

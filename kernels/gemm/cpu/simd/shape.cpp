@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What surrounds the packed products: mirrored triangles, scaled copies, probes.
 #include "kernels/gemm/cpu/simd/square.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small squares of floats (or of 32 bits each) that are transposed in registers.
 #pragma once
 

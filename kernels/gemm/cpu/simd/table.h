@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inner loops of the packed matrix products (cpu/gemm_packed.h), once per instruction set.
 //
 // Operands are packed in panels of a few lines: unit u of all lines of a panel lie side by side, so

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exact softmax attention, forward and backward, blocked with online softmax: no [N, N] matrix is
 // ever in memory. Two forms by the same kernels: packed sequences of different lengths (checked,
 // with grouped heads, bf16, softcap and bias), and sequences of one length (AttentionShape).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which backends this build has. The CPU backend is always there and is the reference.
 #pragma once
 

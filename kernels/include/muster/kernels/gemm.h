@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrix products through the BLAS library, row-major, fp32 and fp64.
 //
 // All kernels of this module are templates on the element type, instantiated for float and double

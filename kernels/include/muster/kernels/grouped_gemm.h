@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrix products of row groups, each with the matrix of its group, as experts compute them.
 //
 // x is [rows, in], grouped: group g is rows [begins[g], begins[g] + group_rows[g]). The matrix of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pieces of a transformer block: RMSNorm, RoPE, SwiGLU, embedding, softmax cross-entropy.
 // Conventions as in gemm.h. Parameter gradients are added to, activation gradients overwritten.
 #pragma once

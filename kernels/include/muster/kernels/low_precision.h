@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // 16-bit floats, counter-based stochastic rounding, and 8-bit block-wise states.
 //
 // Bits are carried as std::uint16_t: bf16 is the upper half of an fp32, fp16 is IEEE binary16.

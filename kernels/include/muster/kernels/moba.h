@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mixture of block attention (MoBA, arXiv 2502.13189): each query attends to its own block and to
 // the past blocks whose mean keys score highest; exact softmax over the union.
 //

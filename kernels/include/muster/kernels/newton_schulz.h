@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Orthogonalisation by Newton-Schulz: X <- aX + bAX + cA^2X with A = XX^T, from X = U / |U|_F.
 //
 // Three forms of the same polynomial (docs/concepts/kernels.md has the flop counts):

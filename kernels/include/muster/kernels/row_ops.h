@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operations on rows of floats or doubles, vectorised for the processor. Conventions as in gemm.h.
 #pragma once
 

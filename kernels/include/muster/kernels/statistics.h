@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Statistics of one tensor, in one pass, summed in double.
 #pragma once
 

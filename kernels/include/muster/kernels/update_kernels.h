@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The update rules, elementwise, each one fused pass over one shard: reads gradient, fp32 master
 // and states in their storage type, computes in fp32 registers, writes them back, writes the
 // low-precision copy of the parameter and sums up the statistics of what passes through anyway.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Statistics of an update, and the table that declares how each of them combines.
 //
 // A record of statistics is a struct of doubles and 64-bit counts plus one constexpr table with a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RMSNorm, RoPE, SwiGLU and the vector primitives of the mixture of experts.
 #include "kernels/cpu/simd/functions.h"
 #include "kernels/cpu/simd/math.h"

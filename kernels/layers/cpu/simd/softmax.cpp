@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Softmax of rows, and cross-entropy on it.
 #include "kernels/cpu/simd/functions.h"
 #include "kernels/cpu/simd/math.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // 16-bit conversions, stochastic rounding and 8-bit blocks of whole arrays.
 #include "kernels/update/cpu/simd/rule_loop.h"
 

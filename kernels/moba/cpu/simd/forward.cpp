@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tile of queries against consecutive keys, forward, with online softmax.
 #include "kernels/cpu/simd/math.h"
 #include "kernels/moba/cpu/simd/functions.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block attention for one instruction set; what each does is said in moba.h.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scores of blocks and the best of them per query.
 #include "kernels/moba/cpu/simd/functions.h"
 #include "kernels/moba/cpu/simd/tile.h"

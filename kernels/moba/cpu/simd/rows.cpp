@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of tensors of any type into and out of tiles, and sums over rows.
 #include "kernels/cpu/simd/bits.h"
 #include "kernels/cpu/simd/math.h"

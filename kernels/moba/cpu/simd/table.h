@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inner loops of mixture of block attention, compiled once per instruction set.
 //
 // A tile is up to kMobaTile queries, gathered from anywhere in a sequence, against consecutive

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of small matrices with few leftover rows at less than full speed, whole or along a
 // diagonal.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensor statistics: one pass, sums in double.
 #include "kernels/cpu/simd/functions.h"
 #include "kernels/cpu/simd/math.h"

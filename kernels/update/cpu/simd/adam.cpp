@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adam and AdamW: two states.
 #include "kernels/update/cpu/simd/rule_loop.h"
 

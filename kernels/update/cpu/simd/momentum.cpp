@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rules with one state: momentum, both halves of Muon; RMSProp; and SGD, which has none.
 #include "kernels/update/cpu/simd/rule_loop.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counter-based random bits for stochastic rounding.
 #pragma once
 

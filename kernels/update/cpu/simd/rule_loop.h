@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one loop of all update rules. A rule says what happens to one pack; this header brings the
 // packs from memory and back, in whatever type the states are stored, and adds up the statistics.
 #pragma once

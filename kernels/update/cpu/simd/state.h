@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Optimizer states as the update loops see them: fp32 packs, whatever they are stored as.
 //
 // A loop goes through a shard in blocks of kQuantBlock elements: begin(), then load(j) and

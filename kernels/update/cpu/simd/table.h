@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the update rules and the low-precision conversions look like in the table of hot loops.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Starts the ranks of a run on this host, watches them, and restarts them when one dies.
 //
 // Thread-safety: `run` blocks in the caller's thread, which is the ranks' parent: they are killed

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A blocking connection to a collector, every call with a deadline.
 //
 // Not thread-safe; belongs to one thread.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sends a launcher's events to the collector without ever blocking the launcher.
 //
 // A delivery thread connects, sends and waits for acks; events that do not fit the bounded queue

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clipping and loss-scale decisions, computed from reduced numbers so that every rank decides the
 // same. Pure functions called by the verdict; their state is small, shared by all ranks and saved
 // with every checkpoint.

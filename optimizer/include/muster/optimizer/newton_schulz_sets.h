@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Coefficient tables behind NewtonSchulzSet, and the effect of a schedule on singular values.
 #pragma once
 

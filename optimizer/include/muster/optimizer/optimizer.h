@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ZeRO-1 optimizer: owns parameter and gradient storage, reduces gradients to their owner,
 // updates the local shard and gathers the new values.
 //

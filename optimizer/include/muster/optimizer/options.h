@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hyperparameters, with the defaults and why one would change them. The update rules' own are in
 // rules/*.h, learning-rate schedules in schedule.h, clipping and loss scaling in guards.h.
 #pragma once

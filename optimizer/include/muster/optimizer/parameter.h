@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parameters of a model: names, shapes, memory of values and gradients, and the update rule of
 // each.
 #pragma once

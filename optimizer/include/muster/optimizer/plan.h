@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cost of a ZeRO-1 plan as a pure function of specs, options and rank counts: known before any
 // run, equal on all ranks, printed by `muster plan optimizer`.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // QK-clip (MuonClip, arXiv 2507.20534): heads whose max attention logit exceeded tau get their
 // query and key rows scaled so that the logit would have been tau, after the applied update of the
 // same step. Optimizer states are left alone. Formulas for each kind of attention:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Learning-rate schedules: pure functions of the number of applied updates.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Statistics of an applied update per norm group, taken inside the update pass.
 #pragma once
 

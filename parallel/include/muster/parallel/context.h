@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Context parallelism: attention over sequences that are distributed over the ranks of a
 // communicator. The operators of attention.h and moba.h are local; the functions here move
 // keys, values and gradients between them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Movement of rows between tokens and experts. All four directions are one of two exchanges; rows
 // on the wire are in the order of DispatchPlan::send_rows.
 #include "parallel/src/experts/all_to_all/all_to_all.h"

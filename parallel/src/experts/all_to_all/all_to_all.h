@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Moves tokens to their experts and back by an ordinary all-to-all; internal to the layer of
 // make_all_to_all_layer.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "parallel/src/experts/all_to_all/all_to_all.h"
 
 #include <numeric>

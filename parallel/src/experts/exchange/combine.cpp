@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "parallel/src/experts/exchange/exchange.h"
 #include "parallel/src/experts/exchange/rows.h"
 

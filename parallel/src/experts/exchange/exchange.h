@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exchange of one rank. Every rank's chunk of the heap holds:
 //
 //   rows, weights, values  [receive_rows]: received rows, their gates, and the values that return

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Moves experts instead of tokens: weights from their home rank into the slots of a plan, gradients
 // from the slots to the home rank.
 #pragma once

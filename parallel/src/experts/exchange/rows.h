@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loops over the elements of rows. bf16 elements are std::uint16_t; sums are fp32.
 #pragma once
 

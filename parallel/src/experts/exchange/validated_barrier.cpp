@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "parallel/src/experts/exchange/validated_barrier.h"
 
 #include <muster/comm/agree.h>

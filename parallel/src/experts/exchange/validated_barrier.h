@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A barrier that validates: every rank publishes the operation it is about to run, and all ranks
 // return the same Status before any data moves.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Expert layers by an ordinary all-to-all: a rank computes whatever its own experts get.
 #include "parallel/src/experts/all_to_all/all_to_all.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Expert layers over the symmetric heap: every rank computes the same number of rows.
 #include "parallel/src/experts/layer/experts.h"
 

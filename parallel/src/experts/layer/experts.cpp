@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "parallel/src/experts/layer/experts.h"
 
 #include "parallel/src/experts/layer/weighted_swiglu.h"

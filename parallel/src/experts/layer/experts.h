@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward and backward computation on the row groups that a rank received, shared by both
 // movements.
 #pragma once

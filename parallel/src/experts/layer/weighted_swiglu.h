@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Elementwise operations on rows of experts, computed in fp32 for every storage type.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // check_plan: recomputes the invariants of a plan from its counts, without the planner's code.
 #include "parallel/src/experts/plan/work.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks a planner's options and derives the sizes of buffers.
 #include "parallel/src/experts/plan/work.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Part D: maps this rank's choices to rows of ranks.
 #include "parallel/src/experts/plan/work.h"
 

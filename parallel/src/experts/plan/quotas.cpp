@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parts A and B: numbers of rows that leave a home, their ranks and their experts.
 #include "parallel/src/experts/plan/work.h"
 

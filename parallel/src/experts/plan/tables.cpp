@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Count sums, and part C: the tables of every rank from the moves. The loops over [R, E] and
 // [R, groups] take most of a plan's time; this file is compiled so that they become vector code.
 #include "parallel/src/experts/plan/work.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scratch memory of the planner and its parts, in order of execution. The constructor allocates all
 // of it; the parts only write to it.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Losses that balance a router, summed in double.
 
 #include <muster/common/check.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Choice of experts, gates, and their gradients.
 
 #include <muster/common/check.h>

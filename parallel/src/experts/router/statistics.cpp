@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Statistics of the load of experts, and the bias that evens it out.
 #include <muster/common/check.h>
 #include <muster/parallel/experts/router.h>

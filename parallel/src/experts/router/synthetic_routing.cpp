@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <muster/common/random.h>
 #include <muster/parallel/experts/synthetic_routing.h>
 

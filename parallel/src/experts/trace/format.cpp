@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "parallel/src/experts/trace/format.h"
 
 #include <muster/common/hash.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Encoding of a trace: fields without gaps, little-endian on every machine.
 #pragma once
 

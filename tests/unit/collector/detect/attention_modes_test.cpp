@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A switch of attention modes changes the measure that loss, gradient norm and logits are judged
 // by.
 #include "tests/unit/collector/detect/observations.h"

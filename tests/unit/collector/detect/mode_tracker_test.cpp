@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/collector/detect/observations.h"
 
 #include <muster/detect/mode_tracker.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Observations and streams for the detector tests.
 #pragma once
 

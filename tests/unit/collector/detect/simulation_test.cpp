@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operating points: how often clean streams alarm, how soon known divergences do. The shapes are
 // those of published loss and gradient norm traces; docs/concepts/detectors.md has the budget.
 #include "tests/unit/collector/detect/observations.h"

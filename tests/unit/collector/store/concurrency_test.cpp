@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/collector/store/store_fixture.h"
 
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is on the disk when the process dies at any moment.
 #include "tests/unit/collector/store/store_fixture.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All series of a metric at one step.
 #include "tests/unit/collector/store/store_fixture.h"
 

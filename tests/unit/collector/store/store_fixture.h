@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A store in a folder of its own, with verbs that keep the tests short.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arguments of exact attention that break a rule: a Status that names them, and nothing written.
 #include "tests/unit/kernels/attention/case.h"
 

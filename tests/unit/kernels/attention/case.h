@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exact attention of one random problem, in tensors fenced by inaccessible pages.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exact attention at the edges: logits near the largest float, packs in another order, memory next
 // to the tensors, offsets and pointers that do not fit.
 #include "tests/unit/kernels/attention/case.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors of attention tests: elements of any type, in memory fenced by inaccessible pages.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exact attention against the oracle: layouts, shapes, types; equal problems give equal bits.
 #include "tests/unit/kernels/attention/case.h"
 

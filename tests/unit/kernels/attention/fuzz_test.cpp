@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random problems against the oracle in fenced memory. A failure is shrunk to a small problem and
 // printed; MUSTER_FUZZ_SEED and MUSTER_FUZZ_CASES ask for others and more.
 #include "tests/unit/kernels/attention/case.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Partial results over disjoint keys make one result; equal calls make equal bits.
 #include "tests/unit/kernels/attention/case.h"
 

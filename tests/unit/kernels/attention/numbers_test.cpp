@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exact attention where numbers are extreme, not numbers, or nowhere.
 #include "kernels/attention/cpu/simd/tiles.h"
 #include "tests/unit/kernels/attention/case.h"

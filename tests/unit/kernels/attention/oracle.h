@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exact attention in double, with explicit masks and whole rows of weights: slow and plain. What
 // all attention kernels are measured against.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Grouped products keep their memory: after the first call of a size this binary, which counts its
 // allocations, makes none.
 #include "tests/support/allocation_count.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What does not change a bit of grouped products, and what they do not touch.
 #include "tests/unit/kernels/grouped_gemm/case.h"
 

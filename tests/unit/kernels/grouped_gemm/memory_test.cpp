@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that grouped products must not touch: beside their tensors, of groups without rows.
 #include "tests/unit/kernels/grouped_gemm/case.h"
 

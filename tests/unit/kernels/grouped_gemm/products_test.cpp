@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values of grouped products against sums in double.
 #include "tests/unit/kernels/grouped_gemm/case.h"
 

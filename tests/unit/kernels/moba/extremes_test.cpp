@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block attention at the edges: numbers that are none in the backward pass, logits near the largest
 // float, memory beyond the last sequence, memory next to the tensors, chunks of a longer sequence.
 #include "tests/unit/kernels/attention/memory.h"

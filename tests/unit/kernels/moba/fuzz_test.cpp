@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random problems against the fp64 oracle; a failure is shrunk to a small one before it is shown.
 #include "tests/unit/kernels/moba/oracle.h"
 

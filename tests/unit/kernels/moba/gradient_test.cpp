@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gradients of block attention, determinism, and symmetries of both passes.
 #include "tests/unit/kernels/moba/oracle.h"
 

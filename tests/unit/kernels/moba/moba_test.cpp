@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block attention against the fp64 oracle with explicit masks, and the rules of its choices.
 #include "tests/unit/kernels/moba/oracle.h"
 

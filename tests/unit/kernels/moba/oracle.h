@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block attention the plain way, in fp64 with explicit masks, and a harness that runs the kernels
 // on the same problem in any type.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block attention in parts: the gate alone, then attention over ranges of keys.
 #include "tests/unit/kernels/moba/oracle.h"
 

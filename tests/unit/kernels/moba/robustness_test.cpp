@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block attention with hostile inputs: which values may influence which results, NaN and infinity,
 // extreme logits, and memory next to the tensors.
 #include "tests/unit/kernels/moba/oracle.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Statistics of block attention, its gradient coverage under a loss mask, and invalid arguments.
 #include "tests/unit/kernels/moba/oracle.h"
 

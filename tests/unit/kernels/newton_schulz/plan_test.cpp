@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/newton_schulz/cpu/plan.h"
 
 #include "tests/unit/kernels/newton_schulz/reference.h"

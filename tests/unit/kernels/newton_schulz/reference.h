@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrices with chosen singular values and what the exact polynomial makes of them, in double.
 #pragma once
 

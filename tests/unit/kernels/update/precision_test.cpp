@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Low-precision states and parameters in every rule, and what must not stall or blow up.
 #include "tests/unit/kernels/update/reference.h"
 

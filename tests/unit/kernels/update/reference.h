@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shards in every storage type, and the update rules in double.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every rule against its formula in double, and the option matrix.
 #include "tests/unit/kernels/update/reference.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sums an update takes along, against sums over the results in double.
 #include "tests/unit/kernels/update/reference.h"
 

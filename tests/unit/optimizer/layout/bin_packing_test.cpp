@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "optimizer/src/layout/bin_packing.h"
 
 #include "tests/support/bin_packing_search.h"

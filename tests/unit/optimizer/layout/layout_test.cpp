@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Invariants of every layout.
 #include "tests/unit/optimizer/layout/model.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models for the tests of layouts, and the invariants of src/layout.h as one check.
 #pragma once
 

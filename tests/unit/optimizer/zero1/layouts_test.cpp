@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "optimizer/src/layout/layout.h"
 #include "tests/support/random_values.h"
 #include "tests/unit/optimizer/model.h"

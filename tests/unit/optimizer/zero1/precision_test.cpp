@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // 16-bit parameters with fp32 masters, and compressed states, in every layout.
 #include "tests/unit/optimizer/model.h"
 

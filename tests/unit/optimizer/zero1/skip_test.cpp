@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The guard's contract and everything else that must not reach the weights, in every layout and
 // state type.
 #include "optimizer/src/layout/layout.h"

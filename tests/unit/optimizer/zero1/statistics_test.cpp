@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Disabled statistics cost nothing and change nothing.
 #include "tests/unit/optimizer/model.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes moved equal those of the plan.
 #include "tests/unit/optimizer/model.h"
 

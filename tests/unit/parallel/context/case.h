@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One attention layer over packed sequences, on one rank and spread over ranks that are threads.
 #pragma once
 

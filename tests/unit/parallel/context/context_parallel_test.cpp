@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention spread over ranks gives what one rank gives.
 #include "tests/unit/parallel/context/case.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes that move, calls that break a rule, and peers that do not answer.
 #include "tests/unit/parallel/context/case.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random packs, heads, ranks and forms; repeats; what is left of order in the sums.
 #include "tests/unit/parallel/context/case.h"
 

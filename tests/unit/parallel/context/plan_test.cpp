@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which rows a rank holds, and what its queries see of another's keys.
 #include <muster/parallel/context.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks that are processes over shared memory, as a job on one host has them.
 #include "tests/support/forked_ranks.h"
 #include "tests/unit/parallel/context/case.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Router, dispatch, experts that scale their rows, combine, and all of it backwards, on ranks that
 // are threads.
 #include "parallel/src/experts/all_to_all/all_to_all.h"

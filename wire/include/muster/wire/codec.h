@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frames on a byte stream: u32 little-endian payload length, then one muster.v1.Envelope.
 //
 // A length above kFrameBytesMax is refused before anything is allocated. Unknown fields are kept by

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The messages between agents, launchers, tools and the collector, as plain structs.
 // codec.h turns them into frames; nothing outside wire/ sees Protobuf.
 #pragma once

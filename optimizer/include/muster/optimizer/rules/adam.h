@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adam with coupled L2 (torch.optim.Adam): g <- g + wd p before the moments; else as AdamW without
 // its decay. Another optimizer than AdamW, not a variant: the decay is scaled by 1 / sqrt(v).
 // States: m, v.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AdamW (Loshchilov and Hutter, arXiv 1711.05101) in torch.optim.AdamW's order: decay, moments,
 // bias-corrected step. States: m, v.
 #pragma once

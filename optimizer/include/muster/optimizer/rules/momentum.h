@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Momentum SGD (torch.optim.SGD, dampening 0): g <- g + wd p; buf <- mu buf + g;
 // p <- p - lr buf, or p - lr (g + mu buf) with Nesterov. State: momentum.
 #pragma once

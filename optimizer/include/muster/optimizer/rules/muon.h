@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Muon (Jordan 2024; decay and scale of Moonlight, arXiv 2502.16982): momentum, orthogonalisation
 // by Newton-Schulz, decoupled decay before the step, W <- W - lr s(rows, cols) O. State: momentum.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RMSProp (torch.optim.RMSprop, not centred, no momentum): g <- g + wd p;
 // v <- a v + (1 - a) g^2; p <- p - lr g / (sqrt(v) + eps). State: v.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SGD: p <- p (1 - lr wd) - lr g. No state.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Common form of the update rules: one shard in, one fused pass, statistics out.
 //
 // A rule is an options struct, a Status validate(options), and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counters and timings of one pass of an expert-parallel layer, taken from its plan and the waits
 // at its barriers without a further collective.
 #pragma once

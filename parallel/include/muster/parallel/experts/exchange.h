@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Expert parallelism, data movement: sends tokens to the ranks that compute them and back, expert
 // weights into slots, and gradients to the home ranks. Everything moves through a symmetric heap;
 // on a CPU a copy is a memcpy.

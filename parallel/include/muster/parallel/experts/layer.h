@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The routed experts of one mixture-of-experts layer over the ranks of an expert group:
 //   y[t] = sum over choices c of gates[t, c] * down_e(swiglu(gate_e x[t], up_e x[t]))
 // forward and backward, behind one interface for both movements: balanced with redundant experts

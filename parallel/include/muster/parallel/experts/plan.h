@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Expert parallelism, planner: assigns the rows of a mixture-of-experts layer to ranks so that
 // every rank computes the same number of rows for any routing. Experts that are needed on a rank
 // other than their home are copied there for the step, into "slots".

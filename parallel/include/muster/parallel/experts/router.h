@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Routers of mixture-of-experts layers and the losses that balance them.
 //
 // Shapes: logits [tokens, experts]; choices and gates [tokens, top_k]. fp32 and fp64 (for gradient

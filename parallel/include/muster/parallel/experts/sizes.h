@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory and traffic of expert parallelism, computed before a run: bytes of buffers and wires per
 // rank, and the load imbalance above which balancing pays. Formulas: docs/concepts/experts.md,
 // "Sizes".

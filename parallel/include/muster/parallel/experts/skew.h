@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Deprecated: include <muster/parallel/experts/synthetic_routing.h>. Removed after the next
 // release.
 #pragma once

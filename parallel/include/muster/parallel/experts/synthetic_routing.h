@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Synthetic routing with a given skew, for drills, benchmarks and tests of expert parallelism.
 //
 // Experts have lognormal popularities exp(sigma z_e). Every token draws top_k different experts in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recorded expert plans, to evaluate another planner on afterwards: `muster plan ep replay FILE`.
 //
 // One file per rank and expert group, little-endian, append-only:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inputs of the movement's tests, and the expected results from first principles: every rank can
 // compute the choices and rows of all ranks, so the expectation needs no communication.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events, compared with counts recomputed from choices and tables.
 #include "tests/unit/parallel/experts/exchange/expert_case.h"
 

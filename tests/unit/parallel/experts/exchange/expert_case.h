@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An exchange with a pool and layers, whose weights and gradients identify their expert.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Expert weights into slots, their gradients home.
 #include "tests/unit/parallel/experts/exchange/expert_case.h"
 

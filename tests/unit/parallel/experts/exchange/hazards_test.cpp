@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Failures of similar systems that break an ordering or an assumption;
 // docs/evidence/expert_bugs.md.
 #include "tests/unit/parallel/experts/exchange/expert_case.h"

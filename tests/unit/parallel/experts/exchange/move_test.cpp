@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows to the ranks that compute them, and back.
 #include "tests/unit/parallel/experts/exchange/case.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Creation of exchange and pool: what does not fit is refused with its numbers and a way out.
 #include "tests/unit/parallel/experts/exchange/expert_case.h"
 

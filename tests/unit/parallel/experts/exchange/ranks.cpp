@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/parallel/experts/exchange/ranks.h"
 
 #include "tests/support/forked_ranks.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks with a symmetric heap, as threads or as processes, and a heap whose barriers can be
 // watched: what a rank has done when it comes to one is then certain, without a sleep.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Refusals, their messages and the ranks that return them, before any data moves.
 #include "tests/unit/parallel/experts/exchange/expert_case.h"
 

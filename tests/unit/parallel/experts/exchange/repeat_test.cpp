@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whatever arrives when: the same bits. Ranks are late at random, within bounds and by a seed.
 #include "tests/unit/parallel/experts/exchange/expert_case.h"
 

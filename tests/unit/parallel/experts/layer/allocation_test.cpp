@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A layer keeps its memory: after a first pass, forward and backward allocate nothing, whatever the
 // routing is. That holds for the plan, the movement and the experts below it.
 #include "tests/support/allocation_count.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A whole expert layer over several ranks, and the same in fp64 without ranks.
 #pragma once
 

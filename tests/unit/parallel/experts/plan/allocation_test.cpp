@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A planner allocates when it is constructed and never again: this binary counts its allocations.
 #include "tests/support/allocation_count.h"
 #include "tests/unit/parallel/experts/plan/case.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Routings for the planner's tests, and the plan as docs/concepts/experts.md words it: slow, with
 // every table written out, sharing no code with the planner.
 #pragma once

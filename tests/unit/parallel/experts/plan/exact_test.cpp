@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exact plan against the definition of docs/concepts/experts.md, on every small instance and on
 // golden ones.
 #include "tests/unit/parallel/experts/plan/case.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random instances: the invariants of the proof in docs/concepts/experts.md on every one.
 #include "tests/unit/parallel/experts/plan/case.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Golden plans, adversaries, and what a planner refuses.
 #include "tests/unit/parallel/experts/plan/case.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The calculator against the worked numbers of docs/concepts/experts.md.
 #include <muster/parallel/experts/sizes.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans at the size of a real layer, 8 ranks and 384 experts: what exactness and tolerance cost as
 // routing gets more skewed. Experts' popularity is lognormal, exp(sigma * normal).
 #include "tests/unit/parallel/experts/plan/case.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Capacities of ranks that are not equally fast.
 #include "tests/unit/parallel/experts/plan/case.h"
 

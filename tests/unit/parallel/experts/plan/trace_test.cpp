@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Traces of plans: what is written is read, and every damage is one clear error.
 #include "tests/support/scratch_folder.h"
 #include "tests/unit/parallel/experts/plan/case.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A router's tensors, and all kinds of options.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Choice of experts by a router, and their gates.
 #include "tests/unit/parallel/experts/router/case.h"
 

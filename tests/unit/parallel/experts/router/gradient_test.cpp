@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gradients of gates and of every loss against differences.
 #include "tests/unit/parallel/experts/router/case.h"
 

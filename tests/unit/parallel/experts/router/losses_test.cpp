@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Losses, bias and statistics of routers: values by hand.
 #include "tests/unit/parallel/experts/router/case.h"
 
