@@ -61,7 +61,7 @@ expect() { grep -qE "$1" out || fail "no '$1' in the output of: $command" out; }
 
 seen=
 while read -r command <&3; do
-  run=$(ls checkpoints 2>/dev/null | head -n 1)
+  run=$(ls checkpoints 2>/dev/null | head -n 1 || true)
   typed=$(sed -E "s/127\.0\.0\.1:29600/${MUSTER_COLLECTOR-}/; s/\bRUN\b/$run/g" <<<"$command")
   echo "+ $typed"
   run_command "$typed"
