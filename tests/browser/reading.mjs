@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the numbers that the page writes for people (dashboard/web/src/page/format.ts).
+// Reads the numbers that the page writes for people (dashboard/web/src/ui/format.ts).
 
 const GROUP = "\u202f"; // between thousands
 const MINUS = "\u2212";

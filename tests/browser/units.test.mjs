@@ -17,7 +17,7 @@ async function load(module) {
 
 const matrix = await load("data/matrix.ts");
 const modes = await load("data/attention_modes.ts");
-const format = await load("page/format.ts");
+const format = await load("ui/format.ts");
 
 // Layers 0 and 2, experts 0 to 2; the values in any order.
 function answer(values) {
