@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is let in. Pure: a Hello in, the version to speak or the Goodbye out.
+// Admission of peers. Pure: takes a Hello, returns the version to use or the Goodbye.
 #pragma once
 
 #include <muster/wire/messages.h>

@@ -22,8 +22,8 @@ constexpr std::int64_t kObservedStepsMax = 512;
 constexpr std::int32_t kEventsPerPage = 1000;
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-// What the detectors judge against what came before. Logits are left out: of thousands of heads
-// only whether they are above tau is remembered.
+// Metrics that detectors compare with earlier values. Logits are excluded: for thousands of heads,
+// only whether they exceed tau is kept.
 constexpr std::array<std::string_view, 8> kJudged{
     "train_loss_nats",
     "train_grad_norm",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an earlier start of the collector stored about a run: enough to go on judging it.
+// Stored history of a run, enough for the detectors to continue after a collector restart.
 #pragma once
 
 #include <muster/common/ids.h>
@@ -22,7 +22,7 @@ struct History {
   std::vector<Event> events;
 };
 
-// Reads committed data through a connection of its own. An unreadable database gives an empty
+// Reads committed data through a separate connection. An unreadable database gives an empty
 // history and a log line: judging from scratch is better than not judging.
 [[nodiscard]] History read_history(
     const std::filesystem::path& database, const std::string& run_id);

@@ -11,7 +11,7 @@ namespace muster::collector {
 
 namespace {
 
-// Faults of what was asked for, not of the disk: the peer hears about them and the rest goes on.
+// Faults of the request, not of the disk: they are reported to the peer, and ingest continues.
 bool is_callers_fault(StatusCode code) {
   return code == StatusCode::kInvalidArgument || code == StatusCode::kNotFound ||
          code == StatusCode::kAlreadyExists || code == StatusCode::kFailedPrecondition;
@@ -339,7 +339,7 @@ void Ingest::reply(const Session& session, wire::Message message) {
   answers_.emplace_back(Reply{session.peer->session_id, std::move(message)});
 }
 
-// What the transaction holds of the session is acked before its last word.
+// Frames of the session in this transaction are acknowledged before its Goodbye.
 void Ingest::refuse(Session& session, std::string reason, bool retry) {
   session.refused = true;
   if (unacked_.erase(session.peer->session_id) > 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a task does to the store, the detectors and the policy, and the answers it earns.
+// Applies tasks to the store, the detectors and the policy, and collects the answers.
 //
 // Belongs to the writer thread. Nothing is answered before the commit that holds it: answers
 // collect until `committed`. Findings, actions and commands are part of the transaction of the
@@ -29,7 +29,7 @@
 
 namespace muster::collector {
 
-// What the store knows of a run, asked when the run is first seen.
+// Reads the stored history of a run when the run is first seen.
 using HistoryReader = std::function<History(const std::string& run_id)>;
 
 class Ingest {
@@ -46,13 +46,13 @@ class Ingest {
   // mistake is answered with a Goodbye.
   [[nodiscard]] Status handle(Task& task);
 
-  // Somebody waits for an answer of this transaction.
+  // True if a peer or caller is waiting for an answer from this transaction.
   [[nodiscard]] bool urgent() const { return !answers_.empty() || !promises_.empty(); }
 
   // The answers of the transaction that was just committed.
   [[nodiscard]] std::vector<Answer> committed();
 
-  // The transaction is void: forgets sessions and runs, fails whoever waits in issue().
+  // Call when the transaction is void: drops sessions and runs, and fails callers in issue().
   void failed(const Status& status);
 
  private:
@@ -60,7 +60,7 @@ class Ingest {
     std::shared_ptr<const Peer> peer;
     std::map<std::uint64_t, std::shared_ptr<const SchemaView>> schemas;
     std::uint64_t last_seq{0};
-    bool refused{false};  // A Goodbye is on its way; what still arrives is ignored.
+    bool refused{false};  // A Goodbye was sent; later frames are ignored.
   };
 
   struct Run {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which ranks of a running job are gone, and whether the job still moves.
+// Detection of lost ranks and of jobs that have stopped moving.
 //
 // Sans-I/O: time comes in as an argument (receiver-side, monotonic), findings go out as values. Not
 // thread-safe; the owner serialises calls.
@@ -34,15 +34,15 @@ class Liveness {
  public:
   explicit Liveness(std::chrono::nanoseconds lost_after) : lost_after_(lost_after) {}
 
-  // Agents and launchers; operators are no part of a run.
+  // Agents and launchers; operators are not part of a run.
   void opened(const wire::Hello& hello, MonotonicTime now);
 
   // Anything received; `step` is the newest finished one, -1 when the message has none.
   void heard(const wire::Hello& hello, std::int64_t step, MonotonicTime now);
   void closed(const wire::Hello& hello, bool said_goodbye, MonotonicTime now);
 
-  // The launcher says that the generation is over (it ended, or will be restarted): ranks that are
-  // still there may go without a goodbye. Those that went before stay lost.
+  // Call when the launcher reports the end of a generation (it ended, or will be restarted): ranks
+  // that are still connected may leave without a goodbye. Ranks lost before stay lost.
   void dismissed(const std::string& run_id);
 
   // Each lost rank once per generation; each stall once.
@@ -51,7 +51,7 @@ class Liveness {
  private:
   struct RankState {
     bool connected{false};
-    bool may_leave{false};  // It said goodbye, or was dismissed.
+    bool may_leave{false};  // It sent a goodbye, or was dismissed.
     bool reported{false};
     std::int64_t step{-1};
     MonotonicTime closed_at{};

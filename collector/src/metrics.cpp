@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::size_t kRunsMax = 64;
 
-// Heads and experts are no labels (their number would multiply the series): the largest speaks for
-// its layer. NaN only when there is nothing else.
+// Heads and experts are not labels, which would multiply the series: the largest value represents
+// its layer. NaN only if all values are NaN.
 using RowKey = std::tuple<std::string, std::int32_t, std::string>;  // name, layer, group
 
 struct Row {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What /metrics shows: the collector's own counters and the newest values of every run.
+// Contents of /metrics: the collector's own counters and the newest values of every run.
 //
 // Thread-safe: the writer and the I/O thread report, any thread asks for the text. Text is built
 // when it is asked for; reporting copies one row of floats per batch.
@@ -26,7 +26,7 @@ class Exposition;
 
 class Metrics {
  public:
-  // Of the store, since it was opened.
+  // Counters of the store since it was opened.
   struct Stored {
     std::int64_t frames{0};
     std::int64_t samples{0};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the collector reads out of a frame: a registered schema with its columns looked up once.
+// Access to the values of a frame: a registered schema whose columns were looked up once.
 #pragma once
 
 #include <muster/common/ids.h>

@@ -334,7 +334,7 @@ std::variant<std::shared_ptr<const Peer>, wire::Goodbye> TcpServer::admit(
     return std::move(*goodbye);
   }
   ++metrics_.sessions_accepted;
-  hello.token.clear();  // Checked; nobody needs it any more.
+  hello.token.clear();  // Checked and no longer needed.
   auto peer = std::make_shared<const Peer>(Peer{session.id(), std::move(hello)});
   if (peer->hello.role == wire::PeerRole::kAgent) {
     const auto [place, fresh] = agents_.try_emplace(key_of(peer->hello.identity), session.id());

@@ -22,7 +22,7 @@ namespace muster::collector {
 class Server : public AnswerSink {
  public:
   // Binds; accepts nothing before start(). kAlreadyExists for a port in use, kInvalidArgument for
-  // an address that is none. References must outlive the server.
+  // an invalid address. References must outlive the server.
   [[nodiscard]] static Expected<std::unique_ptr<Server>> listen(
       const std::string& address,
       std::string token,

@@ -10,8 +10,8 @@
 namespace muster::collector {
 
 struct ServiceOptions {
-  // Writer. A commit follows the first uncommitted task by at most the interval; answers that
-  // somebody waits for (welcome, command accepted) do not wait for it.
+  // Writer. A commit follows the first uncommitted task by at most the interval; answers that a
+  // peer is waiting for (welcome, command accepted) are committed at once.
   std::chrono::milliseconds commit_interval{200};
   std::size_t commit_tasks_max{4096};
   std::size_t queue_tasks_max{4096};  // Between I/O and writer; full stops reading.
@@ -29,7 +29,7 @@ struct ServiceOptions {
   // A rank whose connection ended without a Goodbye is lost after this, unless it came back.
   std::chrono::milliseconds rank_lost_after{1'000};
 
-  // How often the above are looked at, in real time.
+  // Interval between checks of the limits above, in real time.
   std::chrono::milliseconds tick_interval{50};
 };
 

@@ -25,7 +25,7 @@ namespace muster::collector {
 
 class Session;
 
-// What a session needs of the server.
+// Services that a session uses from the server.
 class SessionHost {
  public:
   SessionHost() = default;
@@ -38,7 +38,7 @@ class SessionHost {
   [[nodiscard]] virtual const ServiceOptions& options() const = 0;
   [[nodiscard]] virtual MonotonicTime now() const = 0;
 
-  // Lets the peer in, or says why not.
+  // Admits the peer, or returns the reason for refusing it.
   [[nodiscard]] virtual std::variant<std::shared_ptr<const Peer>, wire::Goodbye> admit(
       Session& session, wire::Hello hello) = 0;
   // An admitted peer has spoken.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What travels between the I/O thread and the writer thread.
+// Messages from the I/O thread to the writer thread, and back.
 #pragma once
 
 #include <muster/common/expected.h>

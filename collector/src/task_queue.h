@@ -28,7 +28,7 @@ class TaskQueue {
   [[nodiscard]] bool push(Task task);
 
   struct Popped {
-    std::optional<Task> task;  // None: nothing came in time, or closed and empty.
+    std::optional<Task> task;  // Empty after a timeout, or if closed and empty.
     bool was_refusing{false};  // A try_push had failed and there is room again.
     bool finished{false};      // Closed and empty.
   };

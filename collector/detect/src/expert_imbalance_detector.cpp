@@ -9,8 +9,8 @@ namespace muster::detect {
 
 namespace {
 
-// Of a ratio that is 1 at best: the expert phase of a step takes as long as its busiest rank, and
-// what costs it less than a quarter is no news.
+// Floor of a ratio that is 1 at best. The expert phase of a step takes as long as its busiest rank;
+// an imbalance that costs it less than a quarter is not worth a finding.
 constexpr ScaleFloor kRhoFloor{.absolute = 0.05, .relative = 0.05};
 constexpr ScaleFloor kMaxvioFloor{.absolute = 0.02, .relative = 0.05};
 

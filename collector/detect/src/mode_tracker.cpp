@@ -74,7 +74,7 @@ void ModeTracker::observe(const StepObservation& observation) {
 }
 
 int ModeTracker::block_mode(Layer& layer, std::int64_t step) {
-  // What the last event up to the step led to, or what the first one after it left.
+  // The mode that the last event up to the step set, or that the first one after it replaced.
   const auto after = layer.changes.upper_bound(step);
   std::string text;
   if (after != layer.changes.begin()) {

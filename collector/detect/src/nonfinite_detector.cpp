@@ -25,7 +25,7 @@ std::vector<Finding> find_nonfinite(const StepObservation& observation) {
   if (!std::isfinite(observation.loss)) {
     add("loss", observation.loss);
   }
-  // A NaN count is no count: whoever summed it met a NaN.
+  // A NaN count cannot be trusted: a NaN was among its addends.
   if (!std::isfinite(observation.gradient_norm) || !(observation.nonfinite_count <= 0)) {
     add("gradient", observation.gradient_norm);
   }

@@ -46,7 +46,7 @@ void RankLiveness::observe(
     state.last_received_at = at;
   }
   if (at > state.last_received_at) {
-    // A silence that was called a loss is no measure of what is usual.
+    // A silence that was reported as a loss does not count as a usual interval.
     if (!state.lost) {
       state.interval_s = smooth(state.interval_s, seconds(at - state.last_received_at));
     }

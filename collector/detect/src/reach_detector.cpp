@@ -9,13 +9,13 @@ namespace muster::detect {
 
 namespace {
 
-// One layer among those of its model, and what of it is judged.
+// A layer with its position in the model, and the statistic that is judged.
 struct Place {
   const AttentionLayer& layer;
   std::string mode;
   bool block_low{false};
   bool query_low{false};
-  // What `last_full` must be at least for the layers that keep the reach low to be full.
+  // The smallest `last_full` that makes the layers with low reach use full attention.
   std::size_t last_full{0};
 };
 

@@ -9,7 +9,7 @@ namespace muster::detect {
 
 namespace {
 
-// Of a normal distribution, standard deviation over MAD.
+// Standard deviation over MAD for a normal distribution.
 constexpr double kMadToSigma = 1.4826;
 
 double median_of_sorted(const std::vector<double>& values) {

@@ -12,7 +12,7 @@ SpikeOptions loss_spike_options() {
   SpikeOptions options;
   options.subject = "loss";
   options.z_threshold = 6.0;
-  // A loss that has stopped moving: changes below a tenth of a percent are no news.
+  // For a loss that has stopped moving: changes below a tenth of a percent are ignored.
   options.floor = {.absolute = 1e-6, .relative = 1e-3};
   return options;
 }

@@ -33,7 +33,7 @@ constexpr std::array kFindings{
     "expert_imbalance",
     "ep_rank_waited_for"};
 
-// A mistake in the file, on its way to parse_policy.
+// A mistake in the file, thrown to parse_policy.
 struct Mistake {
   int line{0};  // From 1.
   std::string key;
@@ -182,7 +182,7 @@ Rule read_rule(const YAML::Node& map, double max_logit_threshold) {
   }
   for (const YAML::Node& node : map["actions"]) {
     Action action = read_action(node, max_logit_threshold);
-    // What ends a run is only rehearsed unless the file says in so many words that it is meant.
+    // An action that ends a run defaults to a dry run; the file must disable that explicitly.
     action.dry_run = map["dry_run"] ? read<bool>(map["dry_run"], "dry_run", "true or false")
                                     : action.kind == ActionKind::kStop;
     rule.actions.push_back(action);

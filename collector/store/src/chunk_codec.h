@@ -38,7 +38,7 @@ class ChunkCodec {
 
   // Valid until the next call.
   [[nodiscard]] std::span<const std::byte> encode(const Chunk& chunk);
-  // kDataLoss when the bytes are no chunk. `chunk` is overwritten.
+  // kDataLoss if the bytes are not a valid chunk. `chunk` is overwritten.
   [[nodiscard]] Status decode(std::span<const std::byte> bytes, Chunk& chunk);
 
  private:

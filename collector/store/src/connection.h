@@ -20,7 +20,7 @@ struct sqlite3_stmt;
 
 namespace muster::store {
 
-// A prepared statement. Bind everything, then step until it says false, then reset.
+// A prepared statement. Bind everything, then step until it returns false, then reset.
 //
 // The first error sticks until `reset` and is returned by `step`, so that binds need no checks.
 // Text and blobs read from a row live until the next step or reset.

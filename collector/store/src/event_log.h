@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happened, in the order it was stored.
+// Events in the order in which they were stored.
 #pragma once
 
 #include "collector/store/src/connection.h"

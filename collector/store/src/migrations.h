@@ -13,7 +13,7 @@ namespace muster::store {
 // The newest version this build reads and writes (PRAGMA user_version).
 [[nodiscard]] std::int64_t schema_version_newest();
 
-// "mstr": tells a muster database from any other SQLite file.
+// "mstr": identifies a muster database among SQLite files.
 inline constexpr std::int64_t kApplicationId = 0x6d737472;
 
 // Ok when the file is empty or a muster database that this build can read. kVersionMismatch for a

@@ -28,7 +28,7 @@ class RangeReader {
       std::int32_t buckets_max);
 
  private:
-  // Where the samples of a series come from and lie.
+  // Source and position of the samples of a series.
   struct Source {
     std::int64_t run_id{0};
     std::int64_t sender{0};
