@@ -15,7 +15,7 @@ namespace muster::cli {
 
 namespace {
 
-// Arguments of a program are not ours to interpret: they are cut off before parsing.
+// Arguments of the started program are cut off before parsing.
 Tail split_tail(std::vector<std::string>& arguments) {
   const auto mark = std::find(arguments.begin(), arguments.end(), "--");
   Tail tail;
@@ -37,7 +37,7 @@ std::string parsed_command(const CLI::App& app) {
   return name;
 }
 
-// An argument nobody knows is the likelier mistake than one that is missing, so it is named first.
+// An unknown argument is a likelier mistake than a missing one, so it is named first.
 std::string usage_problem(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> unknown = app.remaining(true);
   if (!unknown.empty()) {

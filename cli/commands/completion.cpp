@@ -166,7 +166,7 @@ fi
 )";
 }
 
-// True on a command line that names the node's command and none of its own subcommands.
+// True on a command line that names the node's command but not one of its subcommands.
 std::string fish_condition(const Node& node) {
   std::string test;
   for (std::size_t i = 1; i < node.path.size(); ++i) {

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// moe_lm lies beside this program in a build and in an installation.
+// moe_lm is in the folder of this program, in a build as in an installation.
 fs::path trainer_beside_us() {
   std::error_code error;
   const fs::path self = fs::read_symlink("/proc/self/exe", error);

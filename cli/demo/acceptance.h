@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the demo showed what it promises, and its summary table. Pure functions of the facts.
+// Acceptance of the demo and its summary table. Pure functions of the facts.
 #pragma once
 
 #include "cli/demo/options.h"
@@ -9,7 +9,7 @@
 
 namespace muster::demo {
 
-// One sentence per broken promise; empty: the demo succeeded.
+// One sentence per broken promise; empty if the demo succeeded.
 [[nodiscard]] std::vector<std::string> broken_promises(
     const DemoOptions& options, const DemoFacts& facts);
 

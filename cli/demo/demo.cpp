@@ -43,7 +43,7 @@ class Interrupt {
     fd_ = FileDescriptor{::signalfd(-1, &set, SFD_CLOEXEC)};
   }
 
-  // Whether a signal came within the time; -1 waits for one.
+  // True if a signal arrived within the timeout; -1 waits without limit.
   [[nodiscard]] bool wait(int timeout_ms) const {
     pollfd entry{.fd = fd_.get(), .events = POLLIN, .revents = 0};
     if (::poll(&entry, 1, timeout_ms) <= 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `muster demo`: trains, breaks the job on purpose, watches it recover, and says whether it did.
+// `muster demo`: trains, breaks the job on purpose, and checks that it recovers.
 #pragma once
 
 #include "cli/demo/options.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `muster demo` is told, and the facts it is judged by.
+// Options of `muster demo`, and the facts it is judged by.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ struct DemoOptions {
   std::string http{"127.0.0.1:0"};
   int ranks{4};
   std::int64_t steps{600};
-  std::int64_t checkpoint_interval{0};  // 0: a twelfth of the steps
+  std::int64_t checkpoint_interval{0};  // 0 selects a twelfth of the steps
   std::uint64_t seed{1};
-  // Of the trainer: its sequences of 128 bytes have 8 blocks of 16, of which a query sees 3.
+  // For the trainer: its sequences of 128 bytes have 8 blocks of 16, of which a query sees 3.
   std::string attention{"moba:16,3,last_full=1"};
   bool keep{false};  // leave collector and dashboard up after the summary
 
@@ -44,7 +44,7 @@ struct SkippedStep {
   int ranks{0};  // that reported no update at that step
 };
 
-// How one attention layer ran in the last step.
+// Attention mode and statistics of one layer in the last step.
 struct AttentionFact {
   int layer{0};
   bool in_blocks{false};
@@ -53,12 +53,12 @@ struct AttentionFact {
 
 struct RestartFact {
   std::string reason;
-  std::string resumed_from;  // checkpoint folder name; empty: from the start
+  std::string resumed_from;  // checkpoint folder name, empty for a fresh start
   std::int64_t resumed_step{0};
   double seconds{0};  // kill to the first new step
 };
 
-// What the database and the launcher say when the job has ended.
+// Facts from the database and the launcher after the end of the job.
 struct DemoFacts {
   int launcher_exit_code{-1};
   std::string launcher_reason;

@@ -25,7 +25,7 @@ constexpr auto kStartTimeout = std::chrono::seconds{20};
 constexpr int kStopTimeoutMs = 10'000;
 constexpr int kPollMs = 20;
 
-// Whether the process has ended within the time.
+// True if the process ended within the timeout.
 bool ended(pid_t pid, int timeout_ms) {
   const FileDescriptor fd{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))};
   pollfd entry{.fd = fd.get(), .events = POLLIN, .revents = 0};
@@ -77,7 +77,7 @@ Status CollectorService::spawn(
     return io_error("fork", errno);
   }
   if (pid_ == 0) {
-    // A group of its own: Ctrl-C reaches the demo alone, which then ends everything in order.
+    // A separate process group: Ctrl-C reaches only the demo, which then ends everything in order.
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     ::dup2(output.get(), STDOUT_FILENO);

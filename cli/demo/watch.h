@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the demo reads from the collector's database while the job runs and when it has ended.
+// Queries of the demo to the collector's database, during the job and after its end.
 #pragma once
 
 #include "cli/demo/options.h"
@@ -36,7 +36,7 @@ class Watch {
   // Nothing before the first sample is stored.
   [[nodiscard]] std::optional<Glimpse> look();
 
-  // Whether every rank's sample of the newest generation's `step` is stored.
+  // True if the samples of all ranks for `step` of the newest generation are stored.
   [[nodiscard]] bool has_all_of(std::int64_t step, int ranks);
 
   // Fills everything but the launcher's part and the restarts' durations.

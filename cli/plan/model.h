@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `muster plan optimizer` plans: a model's tensors and the optimizer's options, from a file or
-// one of the presets.
+// Input of `muster plan optimizer`: a model's tensors and the optimizer's options, from a file or a
+// preset.
 #pragma once
 
 #include <muster/common/expected.h>
@@ -21,7 +21,7 @@ struct PlannedModel {
   std::vector<optimizer::ParameterSpec> specs;
   optimizer::OptimizerOptions options;
   int ranks{8};
-  int expert_ranks{0};  // 0: as many as `ranks`
+  int expert_ranks{0};  // 0 selects `ranks`
 };
 
 struct Preset {
@@ -31,7 +31,7 @@ struct Preset {
 };
 
 [[nodiscard]] std::span<const Preset> presets();
-// kInvalidArgument for a name that is none, with those that are.
+// kInvalidArgument for an unknown name; the message lists the presets.
 [[nodiscard]] Expected<Preset> find_preset(const std::string& name);
 
 // YAML or JSON; docs/concepts/zero1_layouts.md, "Plan", has the keys. kInvalidArgument with `name`,

@@ -25,7 +25,7 @@ using optimizer::StateType;
 constexpr std::size_t kFileBytesMax = std::size_t{16} << 20;
 constexpr std::int64_t kParametersMax = 1'000'000;
 
-// A mistake in the file, on its way to parse_model.
+// A mistake in the file, thrown to parse_model.
 struct Mistake {
   int line{0};  // from 1
   std::string what;

@@ -12,7 +12,7 @@
 
 namespace muster::launcher {
 
-// What differs from generation to generation, equal for all ranks of one.
+// Settings of one generation, equal for all its ranks.
 struct GenerationSetup {
   Generation generation;
   std::filesystem::path resume_from;  // empty: a fresh start

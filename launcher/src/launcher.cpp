@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Output of the dead is waited for this long; somebody else may hold their pipe open.
+// How long to wait for the output of dead ranks, whose pipes another process may hold open.
 constexpr auto kDrainTimeout = std::chrono::milliseconds{500};
 
 // A port that was free a moment ago. The ranks' rendezvous binds it; losing the race shows as a
@@ -338,7 +338,7 @@ Expected<std::unique_ptr<Launcher>> Launcher::create(
   MUSTER_ASSIGN_OR_RETURN(std::string program_path, find_program(options.program.front()));
   MUSTER_RETURN_IF_ERROR(
       checkpoint::current_generation(options.checkpoint_root, options.run_id).status());
-  // Ranks may change their working directory: what they are told is absolute.
+  // Ranks may change their working directory, so they get absolute paths.
   options.checkpoint_root = fs::absolute(options.checkpoint_root);
   const fs::path run_folder = options.checkpoint_root / options.run_id;
   options.log_directory =

@@ -176,7 +176,7 @@ void OutputPump::write_console() {
     const std::size_t size = std::min(kConsoleWriteBytes, console_.size() - written);
     const ssize_t count = ::write(console_fd_, console_.data() + written, size);
     if (count < 0 && errno != EAGAIN && errno != EINTR) {
-      console_fd_ = -1;  // Closed: the logs go on.
+      console_fd_ = -1;  // Closed; logs are still written.
     }
     if (count <= 0) {
       break;

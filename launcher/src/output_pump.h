@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Carries what ranks print to their log files and, prefixed, to the console.
+// Copies the output of ranks to their log files and, prefixed, to the console.
 //
 // A thread of its own reads the ranks' pipes, so a rank never waits for the launcher, and a slow or
 // closed console never stops a rank: lines that do not fit its bounded buffer are left out there
@@ -25,9 +25,9 @@ namespace muster::launcher {
 
 class OutputPump {
  public:
-  // `console_fd` is borrowed; -1: no console.
+  // `console_fd` is borrowed; -1 disables the console.
   explicit OutputPump(int console_fd);
-  // Shows what is pending for at most a second.
+  // Writes pending output, for at most a second.
   ~OutputPump();
   OutputPump(const OutputPump&) = delete;
   OutputPump& operator=(const OutputPump&) = delete;
@@ -42,8 +42,8 @@ class OutputPump {
   // A line of the launcher's own, "[muster] ...".
   void announce(std::string_view line);
 
-  // Waits until all pipes have ended, at most until `deadline`; then closes those still held open
-  // by somebody.
+  // Waits until all pipes have ended, at most until `deadline`; then closes those that another
+  // process still holds open.
   void drain(Deadline deadline);
 
   [[nodiscard]] std::int64_t dropped_line_count() const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a rank ended, for programs and for people.
+// The end of a rank, for programs and for people.
 #pragma once
 
 #include <sys/types.h>

@@ -152,7 +152,7 @@ std::optional<RankExit> RankProcess::reap() {
       info.si_pid != pid_) {
     return std::nullopt;
   }
-  // While the leader is a zombie its number cannot have been given to anybody else.
+  // While the leader is a zombie, its process id cannot have been reused.
   signal(SIGKILL);
   RankExit exit{rank_, pid_, 0};
   while (::waitpid(pid_, &exit.wait_status, 0) < 0 && errno == EINTR) {

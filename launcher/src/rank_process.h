@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's process, in a process group of its own, that dies with the thread that started it.
+// One rank's process, in a separate process group, that dies with the thread that started it.
 //
 // Not thread-safe; belongs to the launcher's thread.
 #pragma once

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a run that failed is started again, and when.
+// Decision whether and when to restart a failed run.
 //
 // Sans-I/O: time and the newest committed step come in as arguments. Not thread-safe.
 //

@@ -28,7 +28,7 @@ struct TeamEnd {
 
 class Team {
  public:
-  // `on_first_failure` hears of the first rank that failed, before the rest is stopped.
+  // Calls `on_first_failure` for the first rank that failed, before the others are stopped.
   Team(
       const LauncherOptions& options,
       OutputPump& pump,
@@ -39,7 +39,7 @@ class Team {
   [[nodiscard]] const std::vector<RankProcess>& processes() const { return processes_; }
 
   // Blocks until every process is dead. `stop_event` is an eventfd: 1 asks the ranks to save and
-  // end, 2 or more kills them. `on_exit` hears of each process that is gone.
+  // end, 2 or more kills them. `on_exit` is called for each process that has ended.
   [[nodiscard]] TeamEnd supervise(int stop_event, const std::function<void(int rank)>& on_exit);
 
  private:

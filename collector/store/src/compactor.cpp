@@ -55,7 +55,7 @@ struct Compactor::Stretch {
   std::int64_t rank{0};
   std::int64_t stretch_id{-1};                          // -1: not stored before.
   std::map<std::int64_t, std::vector<Column>> columns;  // By schema id, ascending by slot.
-  std::vector<std::int64_t> slots;                      // Of all series in it, ascending.
+  std::vector<std::int64_t> slots;                      // Slots of all series in it, ascending.
   std::map<std::int64_t, std::int64_t> times;           // Step to sender's clock, of all frames.
   std::int64_t frame_count{0};                          // Not counting those stored before.
   bool stored_before{false};

@@ -38,7 +38,7 @@ class Statement {
   Statement& bind(int position, std::span<const std::byte> bytes);
   Statement& bind_null(int position);
 
-  // True: a row is there to read. False: done.
+  // Returns true if there is a row to read, false at the end.
   [[nodiscard]] Expected<bool> step();
   // For statements without rows: steps once and resets.
   [[nodiscard]] Status run();
@@ -95,7 +95,7 @@ class Connection {
   enum class Mode { kWriter, kReader };
 
   // A writer creates the file. A reader never checkpoints, neither while running nor on close.
-  // kNotFound for a reader without a file, kInvalidArgument for a file that is no database.
+  // kNotFound for a reader without a file, kInvalidArgument for a file that is not a database.
   [[nodiscard]] static Expected<Connection> open(const std::filesystem::path& path, Mode mode);
 
   // Runs one or more statements without results.

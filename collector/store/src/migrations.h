@@ -17,10 +17,10 @@ namespace muster::store {
 inline constexpr std::int64_t kApplicationId = 0x6d737472;
 
 // Ok when the file is empty or a muster database that this build can read. kVersionMismatch for a
-// newer one, kInvalidArgument for somebody else's. Changes nothing.
+// newer one, kInvalidArgument for a database of another program. Changes nothing.
 [[nodiscard]] Status check_version(Connection& connection, const std::string& file);
 
-// Runs the missing migrations, each in a transaction of its own. Needs the writer's connection.
+// Runs the missing migrations, each in a separate transaction. Needs the writer's connection.
 [[nodiscard]] Status migrate(Connection& connection);
 
 }  // namespace muster::store

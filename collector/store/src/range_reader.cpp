@@ -178,7 +178,7 @@ Status RangeReader::add_frames(const Source& source, std::int64_t series_id) {
                       "WHERE frame_key BETWEEN ? AND ?"));
   select->bind(1, frame_key(source.stream_id, begin_));
   select->bind(2, frame_key(source.stream_id, end_ - 1));
-  // Where the series lies in the frames of each schema; nullopt: not in them.
+  // Offset of the series in the frames of each schema; nullopt if they do not have it.
   std::map<std::int64_t, std::optional<std::size_t>> offsets;
   while (true) {
     MUSTER_ASSIGN_OR_RETURN(const bool has_row, select->step());

@@ -33,7 +33,7 @@ class RangeReader {
     std::int64_t run_id{0};
     std::int64_t sender{0};
     std::int64_t slot{0};
-    std::int64_t stream_id{-1};  // -1: nothing of that generation.
+    std::int64_t stream_id{-1};  // -1 if that generation has no samples.
     std::int64_t step_first{0};
     std::int64_t step_last{-1};
   };
@@ -56,7 +56,7 @@ class RangeReader {
 
   Connection& connection_;
   ChunkCodec codec_;
-  // Of the read in progress: whole buckets from begin_ to end_.
+  // Range of the read in progress: whole buckets from begin_ to end_.
   std::int64_t begin_{0};
   std::int64_t end_{0};
   int shift_{0};

@@ -50,7 +50,7 @@ class SchemaTable {
 struct SchemaColumn {
   std::size_t position{0};
   std::int64_t series_id{0};
-  std::int64_t slot{0};  // Of the series among those of its sender.
+  std::int64_t slot{0};  // Index of the series among those of its sender.
 };
 
 // The columns of a schema as sent by a rank, ascending by slot.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is sending: runs, generations, sessions and streams, held in memory while a session is open
-// and written by `flush` once per commit.
+// Senders: runs, generations, sessions and streams, held in memory while a session is open and
+// written by `flush` once per commit.
 #pragma once
 
 #include "collector/store/src/connection.h"
@@ -38,7 +38,7 @@ struct StreamState {
 
 struct SessionState {
   RunState* run{nullptr};
-  StreamState* stream{nullptr};  // nullptr: not of a rank.
+  StreamState* stream{nullptr};  // Null for a peer that is not a rank.
   std::uint64_t acked_seq{0};
   std::int64_t step{-1};
   std::int64_t dropped_count{0};
