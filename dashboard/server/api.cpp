@@ -288,7 +288,7 @@ Expected<std::string> Api::step(const std::string& run_id, const Url& url) {
 }
 
 HttpResponse Api::live(const HttpRequest& request, const std::string& run_id, const Url& url) {
-  // A browser that reconnects says in Last-Event-ID how far it came.
+  // A reconnecting browser sends the last event it received in Last-Event-ID.
   std::map<std::string, std::string> values = url.query;
   if (!request.header("last-event-id").empty()) {
     values["after"] = request.header("last-event-id");

@@ -137,7 +137,7 @@ HttpResponse plain_error(int status, std::string text) {
   return response;
 }
 
-// What one connection holds; lives in the coroutine's frame, listed so that stop() can close it.
+// State of one connection, in the coroutine's frame; listed so that stop() can close it.
 struct Connection {
   explicit Connection(tcp::socket socket)
       : stream(std::move(socket)), timer(stream.get_executor()) {}
@@ -244,7 +244,7 @@ class BeastService final : public HttpService {
     connection.stream.socket().shutdown(tcp::socket::shutdown_send, ignored);
   }
 
-  // Reads one request and answers it. False: the connection is done.
+  // Reads one request and answers it. Returns false when the connection has ended.
   asio::awaitable<bool> serve_one(Connection& connection) {
     http::request_parser<http::string_body> parser;
     parser.header_limit(limits_.header_bytes_max);
@@ -278,7 +278,7 @@ class BeastService final : public HttpService {
     bool head{false};
   };
 
-  // What to tell a client whose request could not be read; nullopt when it has just gone away.
+  // Answer to a client whose request could not be read; nullopt if it disconnected.
   [[nodiscard]] std::optional<HttpResponse> refuse(const error_code& error) const {
     if (error == http::error::body_limit) {
       return plain_error(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the API says, as JSON text. The only translation unit that sees the JSON library.
+// Answers of the API as JSON text. The only translation unit that sees the JSON library.
 //
 // Times are Unix milliseconds (exact in a double). Numbers that JSON cannot hold are the strings
 // "NaN", "Infinity" and "-Infinity"; text that is not UTF-8 is repaired, never refused.
@@ -17,7 +17,7 @@
 
 namespace muster::dashboard {
 
-// How commands may be sent: kOff (nobody takes them), kOpen, kToken.
+// Access to commands: kOff (they are refused), kOpen, or kToken.
 enum class CommandAccess { kOff, kOpen, kToken };
 
 [[nodiscard]] std::string runs_json(
@@ -36,7 +36,7 @@ enum class CommandAccess { kOff, kOpen, kToken };
 [[nodiscard]] std::string command_id_json(CommandId id);
 [[nodiscard]] std::string error_json(std::string_view message);
 
-// What changed since the last message of a stream; an absent part has not changed.
+// Changes since the last message of a stream; an absent part is unchanged.
 struct LiveUpdate {
   std::int64_t now_unix_ns{0};
   std::optional<store::RunInfo> run;

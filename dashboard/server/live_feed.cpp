@@ -44,7 +44,7 @@ std::string LiveFeed::heartbeat() {
   return ": heartbeat\n\n";
 }
 
-// False: the store has not changed since the last update.
+// Returns false if the store has not changed since the last update.
 Expected<bool> LiveFeed::collect(LiveUpdate& update) {
   MUSTER_ASSIGN_OR_RETURN(store::Query * query, queries_->get());
   MUSTER_ASSIGN_OR_RETURN(const std::int64_t version, query->data_version());

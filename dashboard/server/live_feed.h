@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One client's server-sent events of one run: what changed since it was last asked.
+// Server-sent events of one run for one client: the changes since the last call.
 //
 // The cursor is the feed's own, so a slow client gets one larger update instead of a queue.
 // Not thread-safe: worker thread only.

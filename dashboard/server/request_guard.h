@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may ask what: the checks that stand before every route. Pure functions.
+// Access checks in front of every route. Pure functions.
 #pragma once
 
 #include "dashboard/server/http_message.h"

@@ -57,7 +57,7 @@ struct FlashTarget {
   std::int64_t head_dim{0};
 };
 
-// What is done to q . k before the softmax.
+// Transformation of q . k before the softmax.
 template <typename T>
 struct FlashLogits {
   T scale{1};
@@ -67,7 +67,7 @@ struct FlashLogits {
   std::int64_t first_key{0};
 };
 
-// What a panel knows of the keys so far; start with -inf, 0, 0.
+// Running softmax of a panel over the keys so far; start with -inf, 0, 0.
 template <typename T>
 struct alignas(64) FlashState {
   T max[kFlashLanes<T>];    // of the logits that entered the softmax, NaN ones left out

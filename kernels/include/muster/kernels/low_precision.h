@@ -20,9 +20,9 @@ enum class FloatType : std::uint8_t { kFloat32, kBFloat16, kFloat16 };
 void narrow(FloatType type, std::span<const float> from, std::span<std::uint16_t> to);
 void widen(FloatType type, std::span<const std::uint16_t> from, std::span<float> to);
 
-// Where the random bits of one tensor's stochastic rounding come from: a function of (seed, step,
-// tensor, element index in the global tensor), so that it is reproducible and does not depend on
-// how the tensor is sharded.
+// Source of the random bits of one tensor's stochastic rounding: a function of (seed, step, tensor,
+// element index in the global tensor), so that it is reproducible and does not depend on how the
+// tensor is sharded.
 struct RoundingKey {
   std::uint64_t seed{0};
   std::int64_t step{0};

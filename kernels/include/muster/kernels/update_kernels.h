@@ -41,7 +41,7 @@ struct UpdateTensors {
   std::int64_t first_index{0};
 };
 
-// What every rule needs of the step.
+// Settings of the step that every rule needs.
 struct UpdateStep {
   double learning_rate{0};
   double weight_decay{0};
