@@ -372,7 +372,7 @@ TEST_F(PlanRefusesChoices, AndCountsThatCannotBe) {
   };
   EXPECT_THAT(
       refuse_counts({1, 1, 1, 1, 3, -1, 1, 1}),
-      HasSubstr("counts of rank 1 say -1 rows for expert 1"));
+      HasSubstr("counts of rank 1 must not be negative, got -1 rows for expert 1"));
   EXPECT_THAT(refuse_counts({1, 1, 1, 0, 1, 1, 1, 1}), HasSubstr("sum to 3, not a multiple"));
   EXPECT_THAT(refuse_counts({2, 2, 1, 1, 1, 1, 1, 1}), HasSubstr("more than tokens_max 2"));
   EXPECT_THAT(refuse_counts({1, 1, 1, 1}), HasSubstr("ranks * experts = 8"));
