@@ -192,7 +192,7 @@ void scaling_claim(std::int64_t tokens) {
       best->busiest = std::min(best->busiest, std::max(own, process_seconds() - process - own));
     }
   }
-  // On a host whose cores are taken only the second says something about the kernels.
+  // On a host whose cores are busy, only the second ratio measures the kernels.
   std::printf("two threads by CPU time of the busier one: %.2f\n", of_one.busiest / of_two.busiest);
   std::printf("claim attention_two_thread_scaling %.2f\n", of_one.wall / of_two.wall);
 }

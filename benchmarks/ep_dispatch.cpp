@@ -88,7 +88,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Of one workload on one rank.
+// Timings of one workload on one rank.
 struct Measured {
   std::int64_t wire_bytes{0};  // of the rank with most
   std::int64_t all_bytes{0};

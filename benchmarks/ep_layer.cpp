@@ -6,7 +6,7 @@
 //   claim ep_speedup_over_unbalanced_maxvio20  the same movement without balancing over balanced
 //   claim ep_break_even_tokens_maxvio<V>     fewest tokens per rank, of those tried, from which on
 //                                            balancing is faster than the same movement without it;
-//                                            0: from none of them
+//                                            0 if it never is
 // Method: 2 rank processes of one thread, fp32, a whole layer (plan, dispatch, experts, combine and
 // back, expert copies and their gradients included), 64 experts of 512 x 256, 2 per token, drawn
 // from lognormal popularities. All kinds and skews take turns in one run, so that drift hits all
@@ -78,7 +78,7 @@ std::span<float> floats(std::span<std::byte> bytes) {
   return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};  // NOLINT
 }
 
-// One layer of a kind, with weights and memory of its own.
+// One layer of a kind with its own weights and memory.
 struct BenchLayer {
   std::unique_ptr<ExpertGroup> group;
   std::vector<std::vector<float>> own;
@@ -151,7 +151,7 @@ class Bench {
 
   [[nodiscard]] const Times& times() const { return times_; }
 
-  // Of the plan at a skew, by token count.
+  // Returns the plan's counters at a skew, by token count.
   [[nodiscard]] const std::map<Key, EpEvent>& events() const { return events_; }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What bounds a kernel on this machine: multiply-adds of the widest registers that a loop of its
-// own can do. Hosts are shared, so single threads are measured by their CPU time.
+// Peak rate of multiply-adds in the widest registers, the upper bound of a kernel on this machine.
+// Hosts are shared, so single threads are measured by their CPU time.
 #pragma once
 
 #include <muster/kernels/attention.h>
@@ -73,7 +73,7 @@ inline double baseline_loop(std::int64_t steps) {
   return multiply_add<Floats4, 12>(steps);
 }
 
-// Of the instruction set that fp32 kernels run on here.
+// Returns the peak of the instruction set that fp32 kernels use here.
 inline double peak_flops_per_second() {
   const std::string_view path = kernels::attention_path(kernels::AttentionType::kFloat32);
   auto* loop = &baseline_loop;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one core takes in and how fast a long chart comes back.
+// Claims: samples that one core ingests per second, and the latency of a long chart's query.
 //
 //   collector_ingest_samples_per_s  frames of 200 floats from 8 ranks: stored, committed every 1600
 //                                   frames and transposed into chunks, all in the measured wall

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Claims: Newton-Schulz, five Keller steps, against the standard quintic on plain products.
 //   claim ns_speedup_1024x4096, ns_speedup_1024x1024, ns_speedup_2048x2048
-//       ours in fp32 over three OpenBLAS sgemm per step, scaling and addition riding on them
+//       muster in fp32 over three OpenBLAS sgemm per step that also scale and add
 //   claim ns_peak_fraction
 //       flops of the chosen form at 1024 x 4096 per second over the best plain product of the same
-//       round, OpenBLAS's or ours
+//       round, OpenBLAS's or muster's
 //   claim ns_bf16_speedup_1024x4096
-//       ours with bf16 operands over three plain bf16 products per step, of oneDNN where the build
-//       found it (the output says which)
+//       muster with bf16 operands over three plain bf16 products per step, oneDNN's if the build
+//       found it (the output names the peer)
 //   claim ns_batched_small_speedup
 //       64 matrices of 256 x 512 in one call over 64 calls, both with 2 threads
 // Method: the variants take turns in one process; a claim is the median over rounds of the ratio
@@ -55,7 +55,7 @@ std::vector<float> random_matrix(std::int64_t elements) {
   return x;
 }
 
-// Flops per second of one plain fp32 product [m, k] [k, n], the better of OpenBLAS and ours.
+// Flops per second of one plain fp32 product [m, k] [k, n], the better of OpenBLAS and muster.
 class Peak {
  public:
   Peak(int m, int n, int k)
@@ -151,7 +151,7 @@ Comparison compare(const Speedup& what) {
   }
   const Comparison result{median(ours), median(theirs), median(ratios), median(fractions)};
   std::printf(
-      "%ld x %ld %s: ours %.1f ms (%s, %zu restarts), standard with %s %.1f ms\n",
+      "%ld x %ld %s: muster %.1f ms (%s, %zu restarts), standard with %s %.1f ms\n",
       static_cast<long>(what.rows),
       static_cast<long>(what.cols),
       rounded ? "bf16" : "fp32",

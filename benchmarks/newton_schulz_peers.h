@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Newton-Schulz is measured against: the standard quintic with the plain products of a
-// library.
+// Peers of Newton-Schulz: the standard quintic with the plain products of a library.
 #pragma once
 
 #include <cstdint>

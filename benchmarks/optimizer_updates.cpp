@@ -104,7 +104,7 @@ BENCH_CLONES void stream_fp32(float* p, const float* g, float* m, float* v, std:
   }
 }
 
-// The same with states of one byte.
+// Streams one-byte states in the same way.
 BENCH_CLONES void stream_int8(
     float* p, const float* g, std::uint8_t* m, std::uint8_t* v, std::int64_t count) {
   const Floats zero = Floats{} + g_nothing;

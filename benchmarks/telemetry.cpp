@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Claims: what telemetry costs the training thread.
+// Claims: the cost of telemetry on the training thread.
 //   claim telemetry_overhead_percent   median step with telemetry / without, minus 1, in percent
 //   claim step_telemetry_us            time the agent's telemetry takes in a step, median
 // Method: one process holds two complete trainings of the demo's model (one rank, the same data),
 // one with telemetry on and connected to a live `muster collector`, one with it off. They step in
 // turn, A B, B A, A B, so that drift of the machine hits both alike; the claim is the median of the
-// paired ratios. Its 95 % interval (bootstrap) is printed: a claim inside the noise says so.
+// paired ratios. Its 95 % interval (bootstrap) is printed: a claim inside the noise is marked.
 #include "tests/integration/support/job.h"
 #include "trainer/moe_lm/src/trainer.h"
 

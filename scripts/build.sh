@@ -11,7 +11,7 @@ log=build/$preset.log
 mkdir -p build
 # ccache finds the headers in the compiler's own list instead of running the preprocessor first.
 export CCACHE_DEPEND=1
-# What it needs to know of precompiled headers.
+# Lets ccache accept precompiled headers.
 export CCACHE_SLOPPINESS=pch_defines,time_macros
 
 fail() {
@@ -30,7 +30,7 @@ compile() {
     awk '/^build: / { printf "\r\033[K%.70s", $0; fflush() } END { printf "\r\033[K" }'
 }
 
-# What the set-up installed since the last time may be found now: Chromium, npm, a library.
+# Configures again after a set-up, so that CMake finds a newly installed Chromium, npm or library.
 # CMake does not look at a changed preset by itself.
 configured=build/$preset/.configured
 if [ ! -f "$configured" ] || [ build/setup.log -nt "$configured" ] ||

@@ -4,7 +4,7 @@
 
     scripts/coverage.py [BUILD_DIR] [--gcov PROGRAM] [--files]
 
-Reads what gcov says of each object (JSON), unites the counts of a source over all objects that hold
+Reads gcov's JSON for each object, unites the counts of a source over all objects that hold
 it, and prints lines, covered lines and percent for each module; --files adds the sources, the least
 covered first. `make coverage` builds, runs the unit tests and calls this.
 """

@@ -4,7 +4,7 @@
 #
 # BUILD_DIR holds the compile commands. LINT_SINCE=<commit> limits the run to the files changed
 # since then (a whole-tree run takes minutes); LINT_JOBS=<n> sets how many run at once. Headers are
-# read through the sources that include them; generated code lies in BUILD_DIR and is left alone.
+# read through the sources that include them; generated code in BUILD_DIR is left alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:?usage: scripts/lint.sh BUILD_DIR}
@@ -41,10 +41,10 @@ fi
 logs=$build/lint
 rm -rf "$logs"
 mkdir -p "$logs"
-# Without the precompiled header: clang takes GCC's for one of its own and stops.
+# Drops the precompiled header: clang would read GCC's and stop.
 sed -E 's/ -Winvalid-pch//; s/ -include ([^ "\\]|\\.)*cmake_pch\.hxx//' "$build/compile_commands.json" \
   >"$logs/compile_commands.json"
-# One line per finished file, "<exit status> <file>"; what clang-tidy said is in the file's log, so
+# One line per finished file, "<exit status> <file>"; clang-tidy's output is in the file's log, so
 # that two files never mix. The build is GCC's: clang does not know all of its warnings.
 check() {  # $1 = folder of logs and compile commands, $2 = file, then clang's flags
   local logs=$1 file=$2 status=0

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts/moba_experiments.sh makes of its logs.
+"""Evaluates the logs of scripts/moba_experiments.sh.
 
   moba_experiments.py FOLDER    writes summary.md, needle.svg and mask.svg
 """
@@ -16,7 +16,7 @@ NAMES = {"full": "full", "moba-8-4": "moba:8,4", "moba-8-4-last-full": "moba:8,4
          "moba-4-8": "moba:4,8", "moba-4-12": "moba:4,12", "moba-8-4-then-full": "moba:8,4 for 90 % of the steps, then full",
          "moba": "moba:16,3", "moba-last-full-1": "moba:16,3,last_full=1",
          "moba-last-full-2": "moba:16,3,last_full=2"}
-# Of the loss mask's runs, as in the shell script.
+# Settings of the runs with a loss mask, as in the shell script.
 LENGTH, EVERY, BLOCK, TOP_K = 400, 100, 16, 3
 
 EVALUATION = re.compile(r"evaluation at step (\d+): loss (\S+) accuracy (\S+)"
@@ -41,7 +41,7 @@ class Run:
 
     @staticmethod
     def shares(text: str) -> tuple[float, float] | None:
-        """(blocks, tokens) of a layer; None: full attention."""
+        """Returns (blocks, tokens) of a layer, or None for full attention."""
         return None if text == "full" else tuple(float(one) for one in text.split("/"))
 
     def mean_reach(self, layer: int) -> tuple[float, float] | None:

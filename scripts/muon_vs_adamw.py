@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts/muon_vs_adamw.sh makes of its loss logs.
+"""Evaluates the loss logs of scripts/muon_vs_adamw.sh.
 
   best FOLDER RULE SEED    the learning rate with the lowest final loss
   report FOLDER SEED       writes summary.md, curves.csv and curves.svg

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds and runs, under sanitizers, the suites where they find what the release build cannot:
-# memory and undefined behaviour where foreign bytes are parsed, races where threads meet.
+# memory and undefined behaviour where untrusted bytes are parsed, races where threads meet.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -3,7 +3,7 @@
 # scripts/thread_safety.sh [BUILD_DIR]: clang's thread-safety warnings, as errors, over every source
 # that sees an annotated mutex (muster/common/mutex.h). Only the front end runs.
 #
-# SINCE=<commit> limits the run to what changed since then. Without clang it says so and passes.
+# SINCE=<commit> limits the run to what changed since then. Without clang it prints a notice and passes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-build/release}
@@ -21,7 +21,7 @@ grep -qF -e "\"$PWD/" -e "\"$(pwd -P)/" "$build/compile_commands.json" || {
   exit 2
 }
 
-# Sources that declare or use a mutex: they, or a header of their own, name the annotations.
+# Sources that declare or use a mutex: they, or their header, name the annotations.
 mapfile -t headers < <(git grep -lE 'muster/common/mutex\.h|MUSTER_GUARDED_BY' -- '*.h')
 patterns=('muster/common/mutex\.h')
 for header in "${headers[@]}"; do

@@ -17,8 +17,8 @@ FUNCTION_LINES_MAX = 70
 README_LINES_MAX = 40
 PAGE_COLUMNS_MAX = 100
 
-# Who may include whom (docs/concepts/architecture.md). The key is a folder; the most specific one wins. The
-# names are modules: the folder of <muster/NAME/...>, or the first folder of a quoted path.
+# Allowed includes (docs/concepts/architecture.md). The key is a folder; the most specific one wins.
+# The names are modules: the folder of <muster/NAME/...>, or the first folder of a quoted path.
 ALLOWED = {
     "common": {"common"},
     "wire": {"wire", "v1", "common"},  # muster/v1/*.pb.h is generated from wire/proto.
