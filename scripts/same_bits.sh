@@ -20,7 +20,7 @@ trap 'rm -rf "$scratch"' EXIT
 common=(--steps 6 --batch 8 --seed 3 --checkpoint-interval 0 --print-every 0)
 forms=(
   ""
-  "--ep muster" "--ep muster --skew 4" "--ep alltoall --skew 4" "--ep muster --ep-tolerance 8"
+  "--ep muster" "--ep muster --skew 2" "--ep alltoall --skew 2" "--ep muster --ep-tolerance 0.2"
   "--router sigmoid --bias-rate 0.01" "--shared-experts 1" "--switch-loss 0.01 --z-loss 0.001"
   "--attention moba:16,3" "--attention moba:16,3,last_full=1"
   "--optimizer adamw" "--optimizer adam" "--optimizer sgd" "--optimizer momentum"
