@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/src/rank_record.h"
 
+#include <muster/common/text.h>
+
 #include <nlohmann/json.hpp>
 
-#include <charconv>
+#include <optional>
+#include <span>
 
 namespace muster::checkpoint {
 
@@ -28,29 +31,14 @@ Json encode_value(const std::string& value) {
   if (is_utf8(value)) {
     return value;
   }
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string hex;
-  hex.reserve(value.size() * 2);
-  for (const char c : value) {
-    const auto byte = static_cast<unsigned char>(c);
-    hex += kDigits[byte >> 4U];
-    hex += kDigits[byte & 15U];
-  }
-  return Json{{"hex", hex}};
+  return Json{{"hex", to_hex(std::as_bytes(std::span{value}))}};
 }
 
-std::string decode_value(const Json& value) {
+std::optional<std::string> decode_value(const Json& value) {
   if (value.is_string()) {
     return value.get<std::string>();
   }
-  const auto hex = value.at("hex").get<std::string>();
-  std::string bytes;
-  for (std::size_t i = 0; i + 1 < hex.size(); i += 2) {
-    unsigned byte = 0;
-    std::from_chars(hex.data() + i, hex.data() + i + 2, byte, 16);
-    bytes += static_cast<char>(byte);
-  }
-  return bytes;
+  return from_hex(value.at("hex").get<std::string>());
 }
 
 Json encode_piece(const PieceRecord& piece) {
@@ -76,7 +64,7 @@ PieceRecord decode_piece(const Json& value) {
       value.at("xxh3_128").get<std::string>()};
 }
 
-RankRecord decode_fields(const Json& root) {
+Expected<RankRecord> decode_fields(const Json& root) {
   RankRecord record;
   record.run_id = root.at("run_id").get<std::string>();
   record.step = StepIndex{root.at("step").get<std::int64_t>()};
@@ -92,7 +80,11 @@ RankRecord decode_fields(const Json& root) {
     record.pieces.push_back(decode_piece(piece));
   }
   for (const auto& [name, value] : root.at("values").items()) {
-    record.values.emplace(name, decode_value(value));
+    std::optional<std::string> bytes = decode_value(value);
+    if (!bytes) {
+      return data_loss("not a readable rank record: the value ", name, " is not hexadecimal");
+    }
+    record.values.emplace(name, *std::move(bytes));
   }
   return record;
 }

@@ -2,6 +2,7 @@
 // muster run: the launcher on the command line.
 #include "cli/commands/subcommands.h"
 
+#include <muster/common/address.h>
 #include <muster/common/log.h>
 #include <muster/common/random.h>
 #include <muster/launcher/launcher.h>
@@ -121,7 +122,7 @@ Expected<int> run(RunFlags& flags, const Tail& program) {
     options.run_id = "run-" + random_hex_id().substr(0, 8);
   }
   if (!options.collector.empty()) {
-    MUSTER_RETURN_IF_ERROR(launcher::check_address(options.collector));
+    MUSTER_RETURN_IF_ERROR(parse_peer_address(options.collector).status().context("--collector"));
   }
   MUSTER_ASSIGN_OR_RETURN(std::string token, read_token(options.token_file));
   auto sink = make_sink(options, std::move(token));

@@ -3,13 +3,13 @@
 
 #include "cli/plan/comparison.h"
 
+#include <muster/common/text.h>
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
-#include <iomanip>
 #include <numeric>
-#include <sstream>
 #include <utility>
 
 namespace muster::cli {
@@ -65,12 +65,6 @@ ordered_json region_json(const RegionCost& region) {
       {"per_rank", per_rank(region.cost)}};
 }
 
-std::string hash_text(std::uint64_t hash) {
-  std::ostringstream text;
-  text << std::hex << std::setw(16) << std::setfill('0') << hash;
-  return text.str();
-}
-
 ordered_json report_json(const PlanReport& report, int ranks) {
   ordered_json regions = ordered_json::array();
   for (const RegionCost& region : report.regions) {
@@ -83,7 +77,7 @@ ordered_json report_json(const PlanReport& report, int ranks) {
   const LayoutSummary summary = summarise(report);
   return {
       {"layout", optimizer::to_string(report.layout)},
-      {"hash", hash_text(report.hash)},
+      {"hash", to_hex(report.hash)},
       {"collectives", summary.collectives},
       {"cut_matrices", summary.cut},
       {"newton_schulz_ideal_flops", summary.newton_schulz_ideal},

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/src/handshake.h"
 
+#include <muster/common/constant_time.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <string>
@@ -48,15 +50,6 @@ std::string identity_refusal(const wire::Hello& hello) {
 }
 
 }  // namespace
-
-bool equal_in_constant_time(std::string_view given, std::string_view expected) {
-  volatile unsigned difference = given.size() == expected.size() ? 0U : 1U;
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    const char other = expected.empty() ? '\0' : expected[i % expected.size()];
-    difference = difference | static_cast<unsigned>(static_cast<unsigned char>(given[i] ^ other));
-  }
-  return difference == 0U;
-}
 
 std::variant<std::uint32_t, wire::Goodbye> admit(const wire::Hello& hello, std::string_view token) {
   const std::uint32_t version = std::min(hello.version, wire::kProtocolVersion);

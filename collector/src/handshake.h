@@ -14,7 +14,4 @@ namespace muster::collector {
 [[nodiscard]] std::variant<std::uint32_t, wire::Goodbye> admit(
     const wire::Hello& hello, std::string_view token);
 
-// Takes the same time for every token of one length.
-[[nodiscard]] bool equal_in_constant_time(std::string_view given, std::string_view expected);
-
 }  // namespace muster::collector

@@ -2,10 +2,10 @@
 #include "collector/src/server.h"
 
 #include "collector/src/handshake.h"
-#include "collector/src/listen_address.h"
 #include "collector/src/liveness.h"
 #include "collector/src/session.h"
 
+#include <muster/common/address.h>
 #include <muster/common/log.h>
 
 #include <boost/asio/as_tuple.hpp>
@@ -149,7 +149,7 @@ class TcpServer final : public Server, public SessionHost {
 };
 
 Status TcpServer::bind(const std::string& text) {
-  MUSTER_ASSIGN_OR_RETURN(const ListenAddress wanted, parse_listen_address(text));
+  MUSTER_ASSIGN_OR_RETURN(const HostPort wanted, parse_listen_address(text));
   boost::system::error_code error;
   const asio::ip::address host = asio::ip::make_address(wanted.host, error);
   if (error) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dashboard/server/http_service.h"
 
+#include <muster/common/address.h>
 #include <muster/common/log.h>
 
 #include <boost/asio/as_tuple.hpp>
@@ -36,42 +37,8 @@ using boost::system::error_code;
 // variable in the coroutines below.
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
-struct ListenAddress {
-  std::string host;
-  std::uint16_t port{0};
-};
-
-Expected<ListenAddress> parse_listen(const std::string& listen) {
-  const std::size_t colon = listen.rfind(':');
-  Status malformed = invalid_argument(
-      "dashboard address \"" + listen + "\" is not HOST:PORT; use for example 127.0.0.1:29680");
-  if (colon == std::string::npos || colon == 0 || colon + 1 == listen.size()) {
-    return malformed;
-  }
-  ListenAddress address{listen.substr(0, colon), 0};
-  if (address.host.front() == '[' && address.host.back() == ']') {
-    address.host = address.host.substr(1, address.host.size() - 2);
-  }
-  if (address.host == "localhost") {
-    address.host = "127.0.0.1";
-  }
-  const std::string digits = listen.substr(colon + 1);
-  if (digits.size() > 5 || digits.find_first_not_of("0123456789") != std::string::npos) {
-    return malformed;
-  }
-  const unsigned long port = std::stoul(digits);
-  if (port > 65535) {
-    return malformed;
-  }
-  address.port = static_cast<std::uint16_t>(port);
-  return address;
-}
-
-// "host:port", with brackets around an IPv6 host.
 std::string address_text(const tcp::endpoint& endpoint) {
-  const std::string host = endpoint.address().to_string();
-  const std::string port = std::to_string(endpoint.port());
-  return endpoint.address().is_v6() ? "[" + host + "]:" + port : host + ":" + port;
+  return to_string(HostPort{endpoint.address().to_string(), endpoint.port()});
 }
 
 Status listen_error(const std::string& listen, const error_code& error) {
@@ -89,7 +56,11 @@ Status listen_error(const std::string& listen, const error_code& error) {
 }
 
 Expected<tcp::acceptor> open_acceptor(asio::io_context& io, const std::string& listen) {
-  MUSTER_ASSIGN_OR_RETURN(const ListenAddress address, parse_listen(listen));
+  const Expected<HostPort> parsed = parse_listen_address(listen);
+  if (!parsed) {
+    return parsed.status().context("dashboard");
+  }
+  const HostPort& address = *parsed;
   error_code error;
   const auto host = asio::ip::make_address(address.host, error);
   if (error) {

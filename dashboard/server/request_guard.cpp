@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dashboard/server/request_guard.h"
 
+#include <muster/common/constant_time.h>
+
 namespace muster::dashboard {
 
 namespace {
@@ -49,16 +51,6 @@ Status check_host(const HttpRequest& request, bool listens_on_loopback) {
   return failed_precondition(
       "Host \"" + host + "\" is not a loopback name; open the dashboard as http://127.0.0.1, or " +
       "listen on an outside address");
-}
-
-bool equal_in_constant_time(std::string_view given, std::string_view secret) {
-  unsigned difference = given.size() == secret.size() ? 0U : 1U;
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    const char other = secret.empty() ? '\0' : secret[i % secret.size()];
-    const auto bits = static_cast<unsigned char>(given[i] ^ other);
-    difference |= bits;
-  }
-  return difference == 0;
 }
 
 Status check_operator(

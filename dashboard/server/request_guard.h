@@ -23,7 +23,4 @@ namespace muster::dashboard {
 [[nodiscard]] Status check_operator(
     const HttpRequest& request, const std::string& token, bool listens_on_loopback);
 
-// Compares in time that depends on the length of `given` only.
-[[nodiscard]] bool equal_in_constant_time(std::string_view given, std::string_view secret);
-
 }  // namespace muster::dashboard

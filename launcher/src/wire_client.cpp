@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <muster/common/address.h>
 #include <muster/launcher/wire_client.h>
 
 #include <fcntl.h>
@@ -12,7 +13,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <limits>
 #include <memory>
 #include <span>
@@ -26,20 +26,16 @@ namespace {
 
 using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 
-Expected<Addresses> resolve(const std::string& address) {
-  MUSTER_RETURN_IF_ERROR(check_address(address));
-  const std::size_t colon = address.rfind(':');
-  std::string host = address.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  }
+Expected<Addresses> resolve(const std::string& text) {
+  MUSTER_ASSIGN_OR_RETURN(const HostPort address, parse_peer_address(text));
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV;
   addrinfo* found = nullptr;
-  const int error = ::getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found);
+  const std::string port = std::to_string(address.port);
+  const int error = ::getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found);
   if (error != 0) {
-    return invalid_argument("'" + address + "': " + ::gai_strerror(error));
+    return invalid_argument("'", text, "': ", ::gai_strerror(error));
   }
   return Addresses{found, &::freeaddrinfo};
 }
@@ -94,20 +90,6 @@ Expected<FileDescriptor> open_socket(const std::string& address, Deadline deadli
 }
 
 }  // namespace
-
-Status check_address(const std::string& address) {
-  const std::size_t colon = address.rfind(':');
-  int port = 0;
-  if (colon != std::string::npos && colon > 0) {
-    const char* end = address.data() + address.size();
-    const auto parsed = std::from_chars(address.data() + colon + 1, end, port);
-    port = parsed.ec == std::errc{} && parsed.ptr == end ? port : 0;
-  }
-  if (port < 1 || port > 65535) {
-    return invalid_argument("'" + address + "' is not HOST:PORT, like 127.0.0.1:29600");
-  }
-  return {};
-}
 
 Expected<WireClient> WireClient::connect(
     const std::string& address, const wire::Hello& hello, Deadline deadline) {

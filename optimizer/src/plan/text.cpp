@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plan as people read it: what is even over the ranks, and what is not.
+#include <muster/common/text.h>
 #include <muster/optimizer/plan.h>
 
 #include <algorithm>
@@ -166,11 +167,14 @@ std::string headline(const RegionCost& region) {
 }  // namespace
 
 std::string to_text(const PlanReport& report) {
-  std::ostringstream head;
-  head << "ZeRO-1 plan " << std::hex << std::setw(16) << std::setfill('0') << report.hash
-       << ", layout " << to_string(report.layout) << ":\n"
-       << describe(report.layout) << '\n';
-  std::string text = head.str();
+  std::string text = concat(
+      "ZeRO-1 plan ",
+      to_hex(report.hash),
+      ", layout ",
+      to_string(report.layout),
+      ":\n",
+      describe(report.layout),
+      '\n');
   int ranks = 1;
   std::int64_t collectives = 0;
   for (const RegionCost& region : report.regions) {

@@ -64,14 +64,5 @@ TEST(Handshake, LetsLaunchersAndOperatorsInWithoutARank) {
   EXPECT_EQ(refusal(operator_hello()), "");
 }
 
-TEST(Handshake, ComparesTokensWholly) {
-  EXPECT_TRUE(equal_in_constant_time("secret", "secret"));
-  EXPECT_FALSE(equal_in_constant_time("secret", "secreT"));
-  EXPECT_FALSE(equal_in_constant_time("secre", "secret"));
-  EXPECT_FALSE(equal_in_constant_time("secretsecret", "secret"));
-  EXPECT_FALSE(equal_in_constant_time("", "secret"));
-  EXPECT_FALSE(equal_in_constant_time("x", ""));
-}
-
 }  // namespace
 }  // namespace muster::collector

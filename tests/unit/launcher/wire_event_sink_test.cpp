@@ -173,12 +173,4 @@ TEST(WireEventSink, ReportsWithoutWaitingWhenNobodyListens) {
   EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds{60});
 }
 
-TEST(CheckAddress, AcceptsHostAndPortOnly) {
-  EXPECT_TRUE(check_address("127.0.0.1:29600").ok());
-  EXPECT_TRUE(check_address("[::1]:1").ok());
-  for (const char* bad : {"", "host", "host:", ":80", "host:0", "host:65536", "host:8x"}) {
-    EXPECT_EQ(check_address(bad).code(), StatusCode::kInvalidArgument) << bad;
-  }
-}
-
 }  // namespace muster::launcher

@@ -69,9 +69,8 @@ template <typename... Parts>
 }
 
 // Parses all of `text` as a decimal T: an integer of 8 to 64 bits, float or double ("inf" and "nan"
-// included). Returns no
-// value if the text is empty, has other characters (leading spaces and "+" included), or is out of
-// range.
+// included). Returns no value if the text is empty, has other characters (leading spaces and "+"
+// included), or is out of range.
 template <typename T>
 [[nodiscard]] std::optional<T> parse(std::string_view text);
 

@@ -14,9 +14,6 @@
 
 namespace muster::launcher {
 
-// kInvalidArgument unless `address` is HOST:PORT with a port from 1 to 65535. Nothing is resolved.
-[[nodiscard]] Status check_address(const std::string& address);
-
 class WireClient {
  public:
   // Connects to "HOST:PORT", sends `hello` and receives the welcome. kInvalidArgument for an
