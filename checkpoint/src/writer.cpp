@@ -9,13 +9,12 @@
 #include "checkpoint/src/snapshot.h"
 
 #include <muster/common/log.h>
+#include <muster/common/mutex.h>
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -52,7 +51,7 @@ class ThreadedWriter final : public Writer {
 
   ~ThreadedWriter() override {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock{mutex_};
       stopping_ = true;
       if (active_) {
         active_->cancelled = true;
@@ -73,27 +72,27 @@ class ThreadedWriter final : public Writer {
   Status wait(std::chrono::nanoseconds timeout) override;
 
   SaveState poll() override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock{mutex_};
     return state_;
   }
 
   [[nodiscard]] std::int64_t prepared_sequence() const override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock{mutex_};
     return prepared_sequence_;
   }
 
   [[nodiscard]] std::int64_t active_sequence() const override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock{mutex_};
     return active_ ? active_->id.sequence : 0;
   }
 
   [[nodiscard]] Status last_error() const override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock{mutex_};
     return last_error_;
   }
 
   [[nodiscard]] std::int64_t committed_sequence() const override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock{mutex_};
     return committed_sequence_;
   }
 
@@ -103,7 +102,7 @@ class ThreadedWriter final : public Writer {
 
   // Removes leftovers of older generations. Called on the lowest rank.
   void start_garbage_collection() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock{mutex_};
     push([this] { collect(); });
   }
 
@@ -117,14 +116,13 @@ class ThreadedWriter final : public Writer {
   void run_commit(const std::shared_ptr<Save>& save, bool pin);
   void collect();
 
-  // With mutex_ held.
-  void push(Job job) {
+  void push(Job job) MUSTER_REQUIRES(mutex_) {
     jobs_.push_back(std::move(job));
     wake_.notify_all();
   }
 
-  // With mutex_ held. A newer save that is under way is not disturbed by an older one's failure.
-  void fail(const std::shared_ptr<Save>& save, Status error) {
+  // A newer save in flight is not affected by an older one's failure.
+  void fail(const std::shared_ptr<Save>& save, Status error) MUSTER_REQUIRES(mutex_) {
     last_error_ = std::move(error);
     if (!active_ || active_ == save) {
       active_ = save;
@@ -145,23 +143,23 @@ class ThreadedWriter final : public Writer {
   // The second buffer is allocated only when a save begins while an abandoned one still drains.
   std::array<Buffer, 2> buffers_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<Job> jobs_;
-  bool running_{false};
-  bool stopping_{false};
-  std::shared_ptr<Save> active_;
-  SaveState state_{SaveState::kIdle};
-  Status last_error_;
-  std::int64_t last_begun_sequence_{0};
-  std::int64_t prepared_sequence_{0};
-  std::int64_t committed_sequence_{0};
+  mutable Mutex mutex_;
+  CondVar wake_;
+  std::deque<Job> jobs_ MUSTER_GUARDED_BY(mutex_);
+  bool running_ MUSTER_GUARDED_BY(mutex_){false};
+  bool stopping_ MUSTER_GUARDED_BY(mutex_){false};
+  std::shared_ptr<Save> active_ MUSTER_GUARDED_BY(mutex_);
+  SaveState state_ MUSTER_GUARDED_BY(mutex_){SaveState::kIdle};
+  Status last_error_ MUSTER_GUARDED_BY(mutex_);
+  std::int64_t last_begun_sequence_ MUSTER_GUARDED_BY(mutex_){0};
+  std::int64_t prepared_sequence_ MUSTER_GUARDED_BY(mutex_){0};
+  std::int64_t committed_sequence_ MUSTER_GUARDED_BY(mutex_){0};
 
   std::thread thread_;  // Last, so that everything it touches exists.
 };
 
 Status ThreadedWriter::check_begin(std::int64_t sequence) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock{mutex_};
   if (state_ == SaveState::kWriting || state_ == SaveState::kPrepared) {
     return failed_precondition(
         "checkpoint sequence " + std::to_string(active_->id.sequence) +
@@ -216,7 +214,7 @@ Status ThreadedWriter::begin(std::int64_t sequence, StepIndex step, const RankSt
       options_.incarnation};
   Status staged = stage(*save, state);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock{mutex_};
     last_begun_sequence_ = sequence;
     active_ = save;
     if (staged.ok()) {
@@ -232,7 +230,7 @@ Status ThreadedWriter::begin(std::int64_t sequence, StepIndex step, const RankSt
 }
 
 void ThreadedWriter::commit(std::int64_t sequence, bool pin) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock{mutex_};
   if (!active_ || active_->id.sequence != sequence || state_ != SaveState::kPrepared) {
     last_error_ = failed_precondition(
         "checkpoint sequence " + std::to_string(sequence) + " is not prepared on rank " +
@@ -249,7 +247,7 @@ void ThreadedWriter::commit(std::int64_t sequence, bool pin) {
 }
 
 void ThreadedWriter::abandon(std::int64_t sequence) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock{mutex_};
   if (!active_ || active_->id.sequence != sequence) {
     return;
   }
@@ -266,17 +264,22 @@ void ThreadedWriter::abandon(std::int64_t sequence) {
 }
 
 Status ThreadedWriter::wait(std::chrono::nanoseconds timeout) {
-  std::unique_lock lock(mutex_);
-  if (!wake_.wait_for(lock, timeout, [this] { return jobs_.empty() && !running_; })) {
-    return deadline_exceeded("the checkpoint writer is still busy");
+  const Deadline deadline = Deadline::after(timeout);
+  const MutexLock lock{mutex_};
+  while (!jobs_.empty() || running_) {
+    if (!wake_.wait_until(mutex_, deadline.at) && (!jobs_.empty() || running_)) {
+      return deadline_exceeded("the checkpoint writer is still busy");
+    }
   }
   return state_ == SaveState::kFailed ? last_error_ : Status{};
 }
 
 void ThreadedWriter::run_jobs() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock{mutex_};
   while (true) {
-    wake_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
+    while (!stopping_ && jobs_.empty()) {
+      wake_.wait(mutex_);
+    }
     if (jobs_.empty()) {
       return;
     }
@@ -294,7 +297,7 @@ void ThreadedWriter::run_jobs() {
 void ThreadedWriter::run_prepare(const std::shared_ptr<Save>& save) {
   Status status = prepare_rank(disk_, save->id, save->buffer->snapshot, save->cancelled);
   save->buffer->busy.store(false, std::memory_order_release);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock{mutex_};
   if (active_ != save) {
     return;  // Abandoned meanwhile.
   }
@@ -309,7 +312,7 @@ void ThreadedWriter::run_prepare(const std::shared_ptr<Save>& save) {
 void ThreadedWriter::run_commit(const std::shared_ptr<Save>& save, bool pin) {
   Status status = commit_checkpoint(disk_, save->id, pin, clock_);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock{mutex_};
     if (!status.ok()) {
       fail(save, std::move(status));
       return;

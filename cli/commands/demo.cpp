@@ -4,6 +4,8 @@
 
 #include "cli/commands/subcommands.h"
 
+#include <muster/common/clock.h>
+
 #include <CLI/CLI.hpp>
 
 #include <chrono>
@@ -26,7 +28,7 @@ fs::path trainer_beside_us() {
 }
 
 fs::path fresh_folder() {
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  const std::time_t now = std::chrono::system_clock::to_time_t(Clock::system().wall_now());
   std::tm parts{};
   ::localtime_r(&now, &parts);
   char name[32];

@@ -92,6 +92,7 @@ class Demo {
   [[nodiscard]] int judge(const DemoFacts& facts) const;
   void stay_up();
 
+  const Clock& clock_{Clock::system()};
   Interrupt interrupt_;  // First: threads started later inherit the blocked signals.
   DemoOptions options_;
   std::unique_ptr<CollectorService> collector_;
@@ -181,7 +182,7 @@ void Demo::kill_when_due(const Glimpse& glimpse) {
     return;
   }
   killed_generation_ = glimpse.generation;
-  killed_at_ = std::chrono::steady_clock::now();
+  killed_at_ = clock_.now();
   ::kill(now.pids[rank], SIGKILL);
   line_.note(
       "kill -9 of rank " + std::to_string(options_.kill_rank) + " (pid " +
@@ -192,7 +193,7 @@ void Demo::time_the_restart(const Glimpse& glimpse) {
   if (!killed_at_ || training_again_at_ || glimpse.generation <= killed_generation_) {
     return;
   }
-  training_again_at_ = std::chrono::steady_clock::now();
+  training_again_at_ = clock_.now();
   char text[96];
   std::snprintf(
       text,
@@ -239,7 +240,7 @@ void Demo::follow() {
 Status Demo::gather(DemoFacts& facts) {
   facts.launcher_exit_code = launcher_exit_code_;
   facts.launcher_reason = launcher_reason_;
-  facts.seconds = Seconds(std::chrono::steady_clock::now() - started_at_).count();
+  facts.seconds = Seconds(clock_.now() - started_at_).count();
   for (const launcher::RestartRecord& one : launcher_->snapshot().restarts) {
     RestartFact fact;
     fact.reason = one.reason;
@@ -279,7 +280,7 @@ void Demo::stay_up() {
 }
 
 int Demo::run() {
-  started_at_ = std::chrono::steady_clock::now();
+  started_at_ = clock_.now();
   if (const Status status = start(); !status.ok()) {
     std::fprintf(stderr, "muster demo: %s\n", status.to_string().c_str());
     return 1;

@@ -29,7 +29,7 @@ std::string status_text(const Glimpse& glimpse, std::int64_t steps, int ranks) {
 }
 
 void StatusLine::show(const std::string& text) {
-  const auto now = std::chrono::steady_clock::now();
+  const MonotonicTime now = clock_.now();
   if (is_terminal_) {
     current_ = text.substr(0, kWidthMax);
     std::printf("\r\033[K%s", current_.c_str());

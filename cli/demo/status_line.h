@@ -4,6 +4,8 @@
 
 #include "cli/demo/watch.h"
 
+#include <muster/common/clock.h>
+
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -18,7 +20,9 @@ namespace muster::demo {
 // Not thread-safe.
 class StatusLine {
  public:
-  explicit StatusLine(bool is_terminal) : is_terminal_(is_terminal) {}
+  // `clock` must outlive the line.
+  explicit StatusLine(bool is_terminal, const Clock& clock = Clock::system())
+      : clock_(clock), is_terminal_(is_terminal) {}
 
   void show(const std::string& text);
   // A lasting line above the live one.
@@ -27,9 +31,10 @@ class StatusLine {
   void clear();
 
  private:
+  const Clock& clock_;
   bool is_terminal_;
   std::string current_;
-  std::chrono::steady_clock::time_point shown_at_{};
+  MonotonicTime shown_at_{};
 };
 
 }  // namespace muster::demo

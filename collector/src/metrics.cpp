@@ -78,7 +78,7 @@ void Metrics::report_frames(
   if (frames.empty()) {
     return;
   }
-  const std::lock_guard lock{mutex_};
+  const MutexLock lock{mutex_};
   RankValues& rank = rank_values(identity);
   if (identity.generation < rank.generation) {
     return;  // The late word of a process that was replaced.
@@ -99,24 +99,24 @@ void Metrics::report_frames(
 }
 
 void Metrics::report_dropped(const Identity& identity, std::int64_t dropped_count) {
-  const std::lock_guard lock{mutex_};
+  const MutexLock lock{mutex_};
   rank_values(identity).dropped_count = dropped_count;
 }
 
 void Metrics::report_connected(
     std::map<std::string, std::int64_t> agents_by_run, std::int64_t sessions) {
-  const std::lock_guard lock{mutex_};
+  const MutexLock lock{mutex_};
   agents_by_run_ = std::move(agents_by_run);
   sessions_ = sessions;
 }
 
 void Metrics::report_stored(const Stored& stored) {
-  const std::lock_guard lock{mutex_};
+  const MutexLock lock{mutex_};
   stored_ = stored;
 }
 
 void Metrics::report_finding(const std::string& rule) {
-  const std::lock_guard lock{mutex_};
+  const MutexLock lock{mutex_};
   ++findings_by_rule_[rule];
 }
 
@@ -126,7 +126,7 @@ std::string Metrics::text() const {
     const std::string_view type = name.ends_with("_total") ? "counter" : "gauge";
     page.add(name, type, help, {}, static_cast<double>(value));
   };
-  const std::lock_guard lock{mutex_};
+  const MutexLock lock{mutex_};
   own("muster_frames_total", "Frames stored", stored_.frames);
   own("muster_samples_total", "Samples stored", stored_.samples);
   own("muster_duplicate_frames_total", "Frames received again", stored_.duplicates);

@@ -8,13 +8,13 @@
 #include "collector/src/schema_view.h"
 
 #include <muster/common/ids.h>
+#include <muster/common/mutex.h>
 #include <muster/common/telemetry.h>
 
 #include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <utility>
@@ -72,17 +72,17 @@ class Metrics {
     std::uint64_t touched{0};
   };
 
-  RankValues& rank_values(const Identity& identity);
+  RankValues& rank_values(const Identity& identity) MUSTER_REQUIRES(mutex_);
   static void add_rank(
       Exposition& page, const std::string& run, Rank rank, const RankValues& values);
 
-  mutable std::mutex mutex_;
-  std::map<std::string, RunValues> runs_;
-  std::map<std::string, std::int64_t> agents_by_run_;
-  std::map<std::string, std::int64_t> findings_by_rule_;
-  std::int64_t sessions_{0};
-  std::uint64_t touches_{0};
-  Stored stored_;
+  mutable Mutex mutex_;
+  std::map<std::string, RunValues> runs_ MUSTER_GUARDED_BY(mutex_);
+  std::map<std::string, std::int64_t> agents_by_run_ MUSTER_GUARDED_BY(mutex_);
+  std::map<std::string, std::int64_t> findings_by_rule_ MUSTER_GUARDED_BY(mutex_);
+  std::int64_t sessions_ MUSTER_GUARDED_BY(mutex_){0};
+  std::uint64_t touches_ MUSTER_GUARDED_BY(mutex_){0};
+  Stored stored_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::collector

@@ -143,7 +143,7 @@ class TcpServer final : public Server, public SessionHost {
   std::map<ProcessKey, std::uint64_t> agents_;
   std::vector<LivenessFinding> findings_;  // Not submitted yet.
   std::uint64_t next_session_id_{1};
-  std::optional<std::chrono::steady_clock::time_point> stop_until_;
+  std::optional<MonotonicTime> stop_until_;
 
   std::thread thread_;
 };
@@ -205,7 +205,7 @@ void TcpServer::stop() {
 }
 
 void TcpServer::begin_stop() {
-  stop_until_ = std::chrono::steady_clock::now() + options_.linger_timeout;
+  stop_until_ = now() + options_.linger_timeout;
   boost::system::error_code ignored;
   acceptor_.close(ignored);
   for (const auto& [id, session] : sessions_) {
@@ -251,8 +251,7 @@ asio::awaitable<void> TcpServer::tick_loop(TcpServer* self) {
 
 void TcpServer::tick() {
   const MonotonicTime time = now();
-  const bool out_of_patience =
-      stop_until_.has_value() && std::chrono::steady_clock::now() >= *stop_until_;
+  const bool out_of_patience = stop_until_.has_value() && time >= *stop_until_;
   for (const auto& [id, session] : sessions_) {
     if (out_of_patience) {
       session->abort();

@@ -12,8 +12,14 @@ bool TaskQueue::full(const Task& task) const {
   return !tasks_.empty() && (tasks_.size() >= tasks_max_ || bytes_ + task.bytes > bytes_max_);
 }
 
+void TaskQueue::append(Task task) {
+  bytes_ += task.bytes;
+  tasks_.push_back(std::move(task));
+  not_empty_.notify_one();
+}
+
 bool TaskQueue::try_push(Task& task) {
-  const std::lock_guard lock{mutex_};
+  const MutexLock lock{mutex_};
   if (closed_) {
     return true;
   }
@@ -21,27 +27,26 @@ bool TaskQueue::try_push(Task& task) {
     refused_ = true;
     return false;
   }
-  bytes_ += task.bytes;
-  tasks_.push_back(std::move(task));
-  not_empty_.notify_one();
+  append(std::move(task));
   return true;
 }
 
 bool TaskQueue::push(Task task) {
-  std::unique_lock lock{mutex_};
-  not_full_.wait(lock, [&] { return closed_ || !full(task); });
+  const MutexLock lock{mutex_};
+  while (!closed_ && full(task)) {
+    not_full_.wait(mutex_);
+  }
   if (closed_) {
     return false;
   }
-  bytes_ += task.bytes;
-  tasks_.push_back(std::move(task));
-  not_empty_.notify_one();
+  append(std::move(task));
   return true;
 }
 
-TaskQueue::Popped TaskQueue::pop(std::chrono::steady_clock::time_point until) {
-  std::unique_lock lock{mutex_};
-  not_empty_.wait_until(lock, until, [&] { return closed_ || !tasks_.empty(); });
+TaskQueue::Popped TaskQueue::pop(MonotonicTime until, const Clock& clock) {
+  const MutexLock lock{mutex_};
+  while (!closed_ && tasks_.empty() && clock.wait_until(not_empty_, mutex_, until)) {
+  }
   Popped popped;
   if (tasks_.empty()) {
     popped.finished = closed_;
@@ -60,14 +65,14 @@ TaskQueue::Popped TaskQueue::pop(std::chrono::steady_clock::time_point until) {
 }
 
 void TaskQueue::close() {
-  const std::lock_guard lock{mutex_};
+  const MutexLock lock{mutex_};
   closed_ = true;
   not_empty_.notify_all();
   not_full_.notify_all();
 }
 
 std::size_t TaskQueue::size() const {
-  const std::lock_guard lock{mutex_};
+  const MutexLock lock{mutex_};
   return tasks_.size();
 }
 

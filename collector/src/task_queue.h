@@ -8,11 +8,11 @@
 
 #include "collector/src/task.h"
 
-#include <chrono>
-#include <condition_variable>
+#include <muster/common/clock.h>
+#include <muster/common/mutex.h>
+
 #include <cstddef>
 #include <deque>
-#include <mutex>
 #include <optional>
 
 namespace muster::collector {
@@ -33,23 +33,25 @@ class TaskQueue {
     bool finished{false};      // Closed and empty.
   };
 
-  [[nodiscard]] Popped pop(std::chrono::steady_clock::time_point until);
+  // Waits for a task until `clock` reaches `until`.
+  [[nodiscard]] Popped pop(MonotonicTime until, const Clock& clock);
 
   void close();
   [[nodiscard]] std::size_t size() const;
 
  private:
-  [[nodiscard]] bool full(const Task& task) const;
+  [[nodiscard]] bool full(const Task& task) const MUSTER_REQUIRES(mutex_);
+  void append(Task task) MUSTER_REQUIRES(mutex_);
 
   const std::size_t tasks_max_;
   const std::size_t bytes_max_;
-  mutable std::mutex mutex_;
-  std::condition_variable not_empty_;
-  std::condition_variable not_full_;
-  std::deque<Task> tasks_;
-  std::size_t bytes_{0};
-  bool refused_{false};
-  bool closed_{false};
+  mutable Mutex mutex_;
+  CondVar not_empty_;
+  CondVar not_full_;
+  std::deque<Task> tasks_ MUSTER_GUARDED_BY(mutex_);
+  std::size_t bytes_ MUSTER_GUARDED_BY(mutex_){0};
+  bool refused_ MUSTER_GUARDED_BY(mutex_){false};
+  bool closed_ MUSTER_GUARDED_BY(mutex_){false};
 };
 
 }  // namespace muster::collector

@@ -24,6 +24,7 @@ Writer::Writer(  // NOLINT(readability-function-size): its collaborators, each b
     AnswerSink& sink,
     const ServiceOptions& options)
     : store_(std::move(store)),
+      clock_(clock),
       metrics_(metrics),
       queue_(queue),
       sink_(sink),
@@ -49,7 +50,7 @@ void Writer::stop() {
 
 void Writer::run() {
   for (bool finished = false; !finished;) {
-    TaskQueue::Popped popped = queue_.pop(next_deadline());
+    TaskQueue::Popped popped = queue_.pop(next_deadline(), clock_);
     finished = popped.finished;
     if (popped.was_refusing) {
       sink_.queue_has_room();
@@ -61,20 +62,20 @@ void Writer::run() {
       commit();
     }
     const bool between_transactions = !uncommitted_since_.has_value();
-    if (between_transactions && std::chrono::steady_clock::now() >= compact_at_) {
+    if (between_transactions && clock_.now() >= compact_at_) {
       compact();
     }
   }
 }
 
-Writer::Time Writer::next_deadline() const {
+MonotonicTime Writer::next_deadline() const {
   return uncommitted_since_.has_value() ? *uncommitted_since_ + options_.commit_interval
                                         : compact_at_;
 }
 
 void Writer::handle(Task& task) {
   if (!uncommitted_since_.has_value()) {
-    uncommitted_since_ = std::chrono::steady_clock::now();
+    uncommitted_since_ = clock_.now();
   }
   ++uncommitted_tasks_;
   if (const Status status = ingest_.handle(task); !status.ok()) {
@@ -88,7 +89,7 @@ bool Writer::commit_due(bool finished) const {
   }
   return finished || uncommitted_tasks_ >= options_.commit_tasks_max ||
          (ingest_.urgent() && queue_.size() == 0) ||
-         std::chrono::steady_clock::now() >= *uncommitted_since_ + options_.commit_interval;
+         clock_.now() >= *uncommitted_since_ + options_.commit_interval;
 }
 
 void Writer::commit() {
@@ -116,7 +117,7 @@ void Writer::compact() {
   if (!status.ok()) {
     fail(status);
   }
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = clock_.now();
   compact_at_ = more.value_or(false) ? now : now + kCompactInterval;
 }
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The writer thread: takes tasks off the queue, commits in batches, hands the answers back.
 //
-// The thread owns the store from start() to the end of stop(). Commit times are real time: they
-// bound how long a peer waits, not what is stored.
+// The thread owns the store from start() to the end of stop().
 #pragma once
 
 #include "collector/src/ingest.h"
@@ -42,25 +41,24 @@ class Writer {
   void stop();
 
  private:
-  using Time = std::chrono::steady_clock::time_point;
-
   void run();
   void handle(Task& task);
   [[nodiscard]] bool commit_due(bool finished) const;
   void commit();
   void compact();
   void fail(const Status& status);
-  [[nodiscard]] Time next_deadline() const;
+  [[nodiscard]] MonotonicTime next_deadline() const;
 
   std::unique_ptr<store::Store> store_;
+  const Clock& clock_;
   Metrics& metrics_;
   TaskQueue& queue_;
   AnswerSink& sink_;
   const ServiceOptions& options_;
   Ingest ingest_;
-  std::optional<Time> uncommitted_since_;
+  std::optional<MonotonicTime> uncommitted_since_;
   std::size_t uncommitted_tasks_{0};
-  Time compact_at_{};
+  MonotonicTime compact_at_{};
   bool failing_{false};
   std::thread thread_;
 };

@@ -18,6 +18,10 @@ WallTime SystemClock::wall_now() const {
   return std::chrono::system_clock::now();
 }
 
+bool SystemClock::wait_until(CondVar& changed, Mutex& mutex, MonotonicTime time) const {
+  return changed.wait_until(mutex, time);
+}
+
 MonotonicTime ManualClock::now() const {
   const MutexLock lock{mutex_};
   return MonotonicTime{} + elapsed_;
@@ -26,6 +30,10 @@ MonotonicTime ManualClock::now() const {
 WallTime ManualClock::wall_now() const {
   const MutexLock lock{mutex_};
   return WallTime{} + std::chrono::duration_cast<WallTime::duration>(elapsed_);
+}
+
+bool ManualClock::wait_until(CondVar& changed, Mutex& mutex, MonotonicTime time) const {
+  return changed.wait_for(mutex, std::chrono::milliseconds{1}) || now() < time;
 }
 
 void ManualClock::advance(std::chrono::nanoseconds by) {

@@ -13,7 +13,7 @@ ThreadTeam::ThreadTeam(int members) {
 
 ThreadTeam::~ThreadTeam() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock{mutex_};
     stopping_ = true;
   }
   changed_.notify_all();
@@ -29,14 +29,16 @@ void ThreadTeam::run(std::int64_t tasks, const Task& task) {
     }
     return;
   }
-  std::unique_lock lock(mutex_);
+  MutexLock lock{mutex_};
   task_ = &task;
   tasks_ = tasks;
   next_ = 0;
   unfinished_ = tasks;
   changed_.notify_all();
-  work(lock, 0);
-  changed_.wait(lock, [this] { return unfinished_ == 0; });
+  work(0);
+  while (unfinished_ > 0) {
+    changed_.wait(mutex_);
+  }
   task_ = nullptr;
   if (const std::exception_ptr failure = std::exchange(failure_, nullptr)) {
     lock.unlock();
@@ -44,18 +46,18 @@ void ThreadTeam::run(std::int64_t tasks, const Task& task) {
   }
 }
 
-void ThreadTeam::work(std::unique_lock<std::mutex>& lock, int member) {
+void ThreadTeam::work(int member) {
   while (next_ < tasks_) {
     const std::int64_t number = next_++;
     const Task& task = *task_;
-    lock.unlock();
+    mutex_.unlock();
     std::exception_ptr failure;
     try {
       task(number, member);
     } catch (...) {
       failure = std::current_exception();
     }
-    lock.lock();
+    mutex_.lock();
     if (failure_ == nullptr) {
       failure_ = failure;
     }
@@ -68,10 +70,12 @@ void ThreadTeam::work(std::unique_lock<std::mutex>& lock, int member) {
 }
 
 void ThreadTeam::serve(int member) {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock{mutex_};
   while (!stopping_) {
-    work(lock, member);
-    changed_.wait(lock, [this] { return stopping_ || next_ < tasks_; });
+    work(member);
+    while (!stopping_ && next_ == tasks_) {
+      changed_.wait(mutex_);
+    }
   }
 }
 

@@ -2,11 +2,11 @@
 // A few threads that share the work of one call.
 #pragma once
 
-#include <condition_variable>
+#include <muster/common/mutex.h>
+
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -32,16 +32,17 @@ class ThreadTeam {
 
  private:
   void serve(int member);
-  void work(std::unique_lock<std::mutex>& lock, int member);
+  // Runs tasks until none is left, without mutex_ during a task.
+  void work(int member) MUSTER_REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::condition_variable changed_;  // there is work, or none is left
-  const Task* task_{nullptr};
-  std::int64_t tasks_{0};
-  std::int64_t next_{0};
-  std::int64_t unfinished_{0};
-  std::exception_ptr failure_;
-  bool stopping_{false};
+  Mutex mutex_;
+  CondVar changed_;  // There is work, or none is left.
+  const Task* task_ MUSTER_GUARDED_BY(mutex_){nullptr};
+  std::int64_t tasks_ MUSTER_GUARDED_BY(mutex_){0};
+  std::int64_t next_ MUSTER_GUARDED_BY(mutex_){0};
+  std::int64_t unfinished_ MUSTER_GUARDED_BY(mutex_){0};
+  std::exception_ptr failure_ MUSTER_GUARDED_BY(mutex_);
+  bool stopping_ MUSTER_GUARDED_BY(mutex_){false};
   std::vector<std::thread> threads_;
 };
 

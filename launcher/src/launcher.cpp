@@ -8,6 +8,7 @@
 
 #include <muster/checkpoint/checkpoint.h>
 #include <muster/common/file.h>
+#include <muster/common/mutex.h>
 #include <muster/common/random.h>
 #include <muster/launcher/launcher.h>
 
@@ -22,7 +23,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <mutex>
 #include <utility>
 
 namespace muster::launcher {
@@ -73,21 +73,23 @@ class ProcessLauncher final : public Launcher {
       std::string program_path,
       FileLock lock,
       FileDescriptor stop_event,
-      std::unique_ptr<EventSink> sink)
+      std::unique_ptr<EventSink> sink,
+      const Clock& clock)
       : options_(std::move(options)),
         program_path_(std::move(program_path)),
         run_folder_(options_.checkpoint_root / options_.run_id),
         lock_(std::move(lock)),
         stop_event_(std::move(stop_event)),
         sink_(std::move(sink)),
-        pump_(options_.console_fd) {}
+        clock_(clock),
+        pump_(options_.console_fd, clock) {}
 
   Expected<int> run() override;
 
   void request_stop() override { ::eventfd_write(stop_event_.get(), 1); }
 
   [[nodiscard]] LauncherSnapshot snapshot() const override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock{mutex_};
     return snapshot_;
   }
 
@@ -118,11 +120,12 @@ class ProcessLauncher final : public Launcher {
   FileLock lock_;
   FileDescriptor stop_event_;
   std::unique_ptr<EventSink> sink_;
+  const Clock& clock_;
   OutputPump pump_;
   Generation generation_;
 
-  mutable std::mutex mutex_;
-  LauncherSnapshot snapshot_;
+  mutable Mutex mutex_;
+  LauncherSnapshot snapshot_ MUSTER_GUARDED_BY(mutex_);
 };
 
 Expected<int> ProcessLauncher::run() {
@@ -169,7 +172,7 @@ Expected<GenerationSetup> ProcessLauncher::prepare_generation() {
 
 Status ProcessLauncher::start_ranks(const GenerationSetup& setup, Team& team) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock{mutex_};
     snapshot_.generation = setup.generation;
     snapshot_.resume_from = setup.resume_from;
     snapshot_.pids.assign(static_cast<std::size_t>(options_.process_count), 0);
@@ -201,7 +204,7 @@ Status ProcessLauncher::start_rank(const GenerationSetup& setup, int rank, Team&
       rank_environment(options_, setup, rank, random_hex_id(), inherited)};
   MUSTER_ASSIGN_OR_RETURN(RankProcess process, RankProcess::start(request, write_end.get()));
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock{mutex_};
     snapshot_.pids[static_cast<std::size_t>(rank)] = process.pid();
   }
   note_first_process();
@@ -225,17 +228,17 @@ Expected<TeamEnd> ProcessLauncher::run_generation() {
   if (first) {
     report(event_kind::kRunStarted, Severity::kInfo, what);
   }
-  Team team{options_, pump_, [this](const RankExit& exit) {
+  Team team{options_, pump_, clock_, [this](const RankExit& exit) {
               report(event_kind::kRankLost, Severity::kError, describe(exit), exit.rank);
             }};
   // On an error the team's destructor kills what has started.
   MUSTER_RETURN_IF_ERROR(start_ranks(setup, team));
   const TeamEnd end = team.supervise(stop_event_.get(), [this](int rank) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock{mutex_};
     snapshot_.pids[static_cast<std::size_t>(rank)] = 0;
   });
-  pump_.drain(Deadline::after(kDrainTimeout));
-  const std::lock_guard lock(mutex_);
+  pump_.drain(Deadline::after(kDrainTimeout, clock_));
+  const MutexLock lock{mutex_};
   snapshot_.running = false;
   return end;
 }
@@ -255,13 +258,12 @@ ProcessLauncher::Ending ProcessLauncher::judge(const TeamEnd& end, RestartPolicy
   if (end.stopped) {
     return {false, {}, kExitFailed, "stopped before all ranks had saved: " + end.reason};
   }
-  const RestartDecision decision =
-      policy.decide(std::chrono::steady_clock::now(), newest_committed_step());
+  const RestartDecision decision = policy.decide(clock_.now(), newest_committed_step());
   if (!decision.restart) {
     return {false, {}, decision.exit_code, decision.reason + "; last: " + end.reason};
   }
   report(event_kind::kRestart, Severity::kWarning, "restarting: " + end.reason, end.rank);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock{mutex_};
   snapshot_.restarts.push_back(
       {generation_, Generation{0}, end.rank, end.reason, end.noticed_at, {}, {}});
   return {true, decision.delay, 0, {}};
@@ -283,7 +285,7 @@ int ProcessLauncher::finish(int exit_code, const std::string& reason) {
   if (!written.ok()) {
     pump_.announce("the reason could not be written: " + written.to_string());
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock{mutex_};
   snapshot_.running = false;
   snapshot_.exit_code = exit_code;
   snapshot_.reason = reason;
@@ -304,11 +306,11 @@ std::int64_t ProcessLauncher::newest_committed_step() const {
 }
 
 void ProcessLauncher::note_first_process() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock{mutex_};
   if (!snapshot_.restarts.empty() && snapshot_.restarts.back().next.value() == 0) {
     RestartRecord& record = snapshot_.restarts.back();
     record.next = snapshot_.generation;
-    record.first_new_process_at = std::chrono::steady_clock::now();
+    record.first_new_process_at = clock_.now();
     record.resume_from = snapshot_.resume_from;
   }
 }
@@ -320,7 +322,7 @@ void ProcessLauncher::report(const char* kind, Severity severity, std::string re
   Event event;
   event.kind = kind;
   event.severity = severity;
-  event.wall_unix_ns = unix_ns(std::chrono::system_clock::now());
+  event.wall_unix_ns = unix_ns(clock_.wall_now());
   event.reason = std::move(reason);
   event.inputs["process_count"] = options_.process_count;
   if (rank >= 0) {
@@ -333,7 +335,7 @@ void ProcessLauncher::report(const char* kind, Severity severity, std::string re
 }  // namespace
 
 Expected<std::unique_ptr<Launcher>> Launcher::create(
-    LauncherOptions options, std::unique_ptr<EventSink> sink) {
+    LauncherOptions options, std::unique_ptr<EventSink> sink, const Clock& clock) {
   MUSTER_RETURN_IF_ERROR(check_options(options));
   MUSTER_ASSIGN_OR_RETURN(std::string program_path, find_program(options.program.front()));
   MUSTER_RETURN_IF_ERROR(
@@ -362,7 +364,8 @@ Expected<std::unique_ptr<Launcher>> Launcher::create(
       std::move(program_path),
       std::move(lock).value(),
       std::move(stop_event),
-      std::move(sink))};
+      std::move(sink),
+      clock)};
 }
 
 }  // namespace muster::launcher

@@ -32,17 +32,20 @@ void block_signals() {
 
 }  // namespace
 
-OutputPump::OutputPump(int console_fd)
-    : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), console_fd_(console_fd), thread_([this] {
+OutputPump::OutputPump(int console_fd, const Clock& clock)
+    : clock_(clock),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      console_fd_(console_fd),
+      thread_([this] {
         block_signals();
         pump();
       }) {}
 
 OutputPump::~OutputPump() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock{mutex_};
     stopping_ = true;
-    stop_by_ = std::chrono::steady_clock::now() + kLastWords;
+    stop_by_ = clock_.now() + kLastWords;
   }
   ::eventfd_write(wake_.get(), 1);
   thread_.join();
@@ -57,7 +60,7 @@ Status OutputPump::add(
     return io_error(log_path.string(), errno);
   }
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock{mutex_};
     sources_.push_back({std::move(label), std::move(pipe), std::move(log), {}});
   }
   ::eventfd_write(wake_.get(), 1);
@@ -66,28 +69,28 @@ Status OutputPump::add(
 
 void OutputPump::announce(std::string_view line) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock{mutex_};
     show("muster", line);
   }
   ::eventfd_write(wake_.get(), 1);
 }
 
 void OutputPump::drain(Deadline deadline) {
-  std::unique_lock lock(mutex_);
-  if (!drained_.wait_until(lock, deadline.at, [this] { return sources_.empty(); })) {
-    sources_.clear();
+  const MutexLock lock{mutex_};
+  while (!sources_.empty() && clock_.wait_until(drained_, mutex_, deadline.at)) {
   }
+  sources_.clear();
 }
 
 std::int64_t OutputPump::dropped_line_count() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock{mutex_};
   return dropped_;
 }
 
 void OutputPump::pump() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock{mutex_};
   while (true) {
-    const bool last_words = !console_.empty() && std::chrono::steady_clock::now() < stop_by_;
+    const bool last_words = !console_.empty() && clock_.now() < stop_by_;
     if (stopping_ && !last_words) {
       return;
     }
@@ -184,8 +187,8 @@ void OutputPump::write_console() {
     written += static_cast<std::size_t>(count);
   }
   console_.erase(0, console_fd_ < 0 ? console_.size() : written);
-  if (dropped_ > dropped_told_ && console_.empty()) {
-    dropped_told_ = dropped_;
+  if (dropped_ > dropped_reported_ && console_.empty()) {
+    dropped_reported_ = dropped_;
     show(
         "muster",
         std::to_string(dropped_) + " lines so far were left out here; the logs have them");

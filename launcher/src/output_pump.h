@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies the output of ranks to their log files and, prefixed, to the console.
 //
-// A thread of its own reads the ranks' pipes, so a rank never waits for the launcher, and a slow or
+// Its thread reads the ranks' pipes, so a rank never waits for the launcher, and a slow or
 // closed console never stops a rank: lines that do not fit its bounded buffer are left out there
 // and counted; the log files have them all.
 //
@@ -10,12 +10,11 @@
 
 #include <muster/common/clock.h>
 #include <muster/common/file.h>
+#include <muster/common/mutex.h>
 #include <muster/common/status.h>
 
-#include <condition_variable>
 #include <cstdint>
 #include <filesystem>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -25,8 +24,8 @@ namespace muster::launcher {
 
 class OutputPump {
  public:
-  // `console_fd` is borrowed; -1 disables the console.
-  explicit OutputPump(int console_fd);
+  // `console_fd` is borrowed; -1 disables the console. `clock` must outlive the pump.
+  explicit OutputPump(int console_fd, const Clock& clock = Clock::system());
   // Writes pending output, for at most a second.
   ~OutputPump();
   OutputPump(const OutputPump&) = delete;
@@ -57,22 +56,22 @@ class OutputPump {
   };
 
   void pump();
-  // With mutex_ held.
-  void read_source(Source& source);
-  void show_lines(Source& source, std::string_view bytes);
-  void show(std::string_view label, std::string_view line);
-  void write_console();
+  void read_source(Source& source) MUSTER_REQUIRES(mutex_);
+  void show_lines(Source& source, std::string_view bytes) MUSTER_REQUIRES(mutex_);
+  void show(std::string_view label, std::string_view line) MUSTER_REQUIRES(mutex_);
+  void write_console() MUSTER_REQUIRES(mutex_);
 
+  const Clock& clock_;
   FileDescriptor wake_;  // eventfd
-  mutable std::mutex mutex_;
-  std::condition_variable drained_;
-  int console_fd_;
-  std::vector<Source> sources_;
-  std::string console_;  // not yet written
-  std::int64_t dropped_{0};
-  std::int64_t dropped_told_{0};
-  bool stopping_{false};
-  MonotonicTime stop_by_{};
+  mutable Mutex mutex_;
+  CondVar drained_;
+  int console_fd_ MUSTER_GUARDED_BY(mutex_);
+  std::vector<Source> sources_ MUSTER_GUARDED_BY(mutex_);
+  std::string console_ MUSTER_GUARDED_BY(mutex_);  // not yet written
+  std::int64_t dropped_ MUSTER_GUARDED_BY(mutex_){0};
+  std::int64_t dropped_reported_ MUSTER_GUARDED_BY(mutex_){0};
+  bool stopping_ MUSTER_GUARDED_BY(mutex_){false};
+  MonotonicTime stop_by_ MUSTER_GUARDED_BY(mutex_){};
   std::thread thread_;  // Last, so that everything it touches exists.
 };
 

@@ -15,11 +15,12 @@ namespace muster::launcher {
 
 namespace {
 
-int poll_timeout_ms(const std::optional<Deadline>& deadline) {
+int poll_timeout_ms(const std::optional<Deadline>& deadline, const Clock& clock) {
   if (!deadline) {
     return -1;
   }
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline->remaining()).count();
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(deadline->remaining(clock)).count();
   return static_cast<int>(std::min<std::int64_t>(left, std::numeric_limits<int>::max()));
 }
 
@@ -28,8 +29,12 @@ int poll_timeout_ms(const std::optional<Deadline>& deadline) {
 Team::Team(
     const LauncherOptions& options,
     OutputPump& pump,
+    const Clock& clock,
     std::function<void(const RankExit&)> on_first_failure)
-    : options_(options), pump_(pump), on_first_failure_(std::move(on_first_failure)) {}
+    : options_(options),
+      pump_(pump),
+      clock_(clock),
+      on_first_failure_(std::move(on_first_failure)) {}
 
 TeamEnd Team::supervise(int stop_event, const std::function<void(int rank)>& on_exit) {
   while (any_alive()) {
@@ -58,7 +63,7 @@ void Team::wait_for_something(int stop_event) {
       watched.push_back({process.pidfd(), POLLIN, 0});
     }
   }
-  ::poll(watched.data(), watched.size(), poll_timeout_ms(kill_at_));
+  ::poll(watched.data(), watched.size(), poll_timeout_ms(kill_at_, clock_));
 }
 
 void Team::handle_stop(int stop_event) {
@@ -87,7 +92,7 @@ void Team::handle_exit(const RankExit& exit) {
   const bool decides =
       end_.kind == ExitKind::kDone || (failure && first_failure) || kind == ExitKind::kNeverRestart;
   if (decides) {
-    end_.noticed_at = std::chrono::steady_clock::now();
+    end_.noticed_at = clock_.now();
     end_.kind = kind;
     end_.rank = exit.rank;
     end_.reason = describe(exit);
@@ -99,13 +104,13 @@ void Team::handle_exit(const RankExit& exit) {
     ask_to_end(options_.failure_grace);
   } else if (!failure && !kill_at_) {
     // One rank saved at a step all agreed on; the others are expected to follow.
-    kill_at_ = Deadline::after(options_.grace);
+    kill_at_ = Deadline::after(options_.grace, clock_);
     grace_ = options_.grace;
   }
 }
 
 void Team::handle_deadline() {
-  if (!kill_at_ || !kill_at_->expired()) {
+  if (!kill_at_ || !kill_at_->expired(clock_)) {
     return;
   }
   for (const RankProcess& process : processes_) {
@@ -118,7 +123,7 @@ void Team::handle_deadline() {
         end_.rank = process.rank();
         end_.reason = "rank " + std::to_string(process.rank()) + " did not save and end within " +
                       format_seconds(grace_);
-        end_.noticed_at = std::chrono::steady_clock::now();
+        end_.noticed_at = clock_.now();
       }
     }
   }
@@ -129,7 +134,7 @@ void Team::ask_to_end(std::chrono::nanoseconds grace) {
   for (const RankProcess& process : processes_) {
     process.signal(SIGTERM);
   }
-  kill_at_ = Deadline::after(grace);
+  kill_at_ = Deadline::after(grace, clock_);
   grace_ = grace;
 }
 

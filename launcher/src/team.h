@@ -32,6 +32,7 @@ class Team {
   Team(
       const LauncherOptions& options,
       OutputPump& pump,
+      const Clock& clock,
       std::function<void(const RankExit&)> on_first_failure);
 
   void add(RankProcess process) { processes_.push_back(std::move(process)); }
@@ -54,6 +55,7 @@ class Team {
 
   const LauncherOptions& options_;
   OutputPump& pump_;
+  const Clock& clock_;
   std::function<void(const RankExit&)> on_first_failure_;
   std::vector<RankProcess> processes_;
   TeamEnd end_;

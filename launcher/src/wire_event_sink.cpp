@@ -23,7 +23,7 @@ WireEventSink::WireEventSink(WireEventSinkOptions options)
 
 WireEventSink::~WireEventSink() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock{mutex_};
     stopping_ = true;
     stop_by_ = Deadline::after(kLastWords);
   }
@@ -32,7 +32,7 @@ WireEventSink::~WireEventSink() {
 }
 
 void WireEventSink::report(Generation generation, Event event) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock{mutex_};
   if (generation != last_generation_) {
     last_generation_ = generation;
     last_seq_ = 0;
@@ -46,9 +46,11 @@ void WireEventSink::report(Generation generation, Event event) {
 
 void WireEventSink::deliver() {
   std::chrono::nanoseconds retry = kRetryFirst;
-  std::unique_lock lock(mutex_);
+  MutexLock lock{mutex_};
   while (true) {
-    wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    while (!stopping_ && queue_.empty()) {
+      wake_.wait(mutex_);
+    }
     if (queue_.empty() || stop_by_.expired()) {
       return;
     }
@@ -68,9 +70,9 @@ void WireEventSink::deliver() {
       continue;
     }
     const bool was_stopping = stopping_;
-    wake_.wait_for(lock, was_stopping ? std::chrono::nanoseconds{kRetryFirst} : retry, [&] {
-      return stopping_ != was_stopping;
-    });
+    const Deadline pause = Deadline::after(was_stopping ? kRetryFirst : retry);
+    while (stopping_ == was_stopping && wake_.wait_until(mutex_, pause.at)) {
+    }
     retry = std::min<std::chrono::nanoseconds>(retry * 2, kRetryMax);
   }
 }

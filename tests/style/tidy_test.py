@@ -17,6 +17,9 @@ CASES = {
         {"collector/detect/b.cpp": "#include <muster/store/store.h>\n"}, "may not include"),
     "the dashboard writing": (
         {"dashboard/server/b.cpp": "#include <muster/store/store.h>\n"}, "only store/query.h"),
+    "a mutex that clang cannot check": ({"agent/src/b.cpp": "#include <mutex>\n"}, "confined"),
+    "a clock that no test can set": (
+        {"agent/src/b.cpp": "auto t = std::chrono::steady_clock::now();\n"}, "from a Clock"),
     "a stray protobuf header": ({"agent/src/b.cpp": '#include "telemetry.pb.h"\n'}, "confined"),
     "a file too long": ({"common/src/b.cpp": "int x;\n" * 501}, "501 lines"),
     "a function too long": ({"common/src/b.cpp": LONG_FUNCTION}, "function of 83 lines"),

@@ -11,7 +11,7 @@
 namespace muster::comm {
 
 bool PeerWatch::is_dead(int rank, int pid) {
-  const std::scoped_lock lock{mutex_};
+  const MutexLock lock{mutex_};
   FileDescriptor& pidfd = pidfds_[static_cast<std::size_t>(rank)];
   if (!pidfd.valid()) {
     pidfd = FileDescriptor{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))};

@@ -5,8 +5,8 @@
 #pragma once
 
 #include <muster/common/file.h>
+#include <muster/common/mutex.h>
 
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -21,8 +21,8 @@ class PeerWatch {
   [[nodiscard]] bool is_dead(int rank, int pid);
 
  private:
-  std::mutex mutex_;
-  std::vector<FileDescriptor> pidfds_;
+  Mutex mutex_;
+  std::vector<FileDescriptor> pidfds_ MUSTER_GUARDED_BY(mutex_);
 };
 
 // Returns "running", "stopped" or "dead" according to /proc, for messages.

@@ -13,7 +13,7 @@ CommThread::CommThread(std::function<void(std::string_view)> abort)
 CommThread::~CommThread() {
   bool endless = false;
   {
-    const std::lock_guard lock{mutex_};
+    const MutexLock lock{mutex_};
     stopping_ = true;
     endless = failure_.ok() &&
               std::any_of(jobs_.begin(), jobs_.end(), [](const Job& job) { return !job.bounded; });
@@ -28,7 +28,7 @@ CommThread::~CommThread() {
 std::uint64_t CommThread::submit(bool bounded, std::function<Status()> job) {
   std::uint64_t ticket = 0;
   {
-    const std::lock_guard lock{mutex_};
+    const MutexLock lock{mutex_};
     jobs_.push_back({bounded, std::move(job)});
     ticket = ++submitted_;
   }
@@ -37,29 +37,36 @@ std::uint64_t CommThread::submit(bool bounded, std::function<Status()> job) {
 }
 
 Status CommThread::wait(std::uint64_t ticket, Deadline deadline) {
-  std::unique_lock lock{mutex_};
-  const auto arrived = [&] { return finished_ >= ticket || !failure_.ok(); };
-  if (deadline.at == MonotonicTime::max()) {
-    done_.wait(lock, arrived);
-    return failure_;
+  MutexLock lock{mutex_};
+  const bool endless = deadline.at == MonotonicTime::max();
+  while (!arrived(ticket) && (endless || !deadline.expired())) {
+    if (endless) {
+      done_.wait(mutex_);
+    } else {
+      static_cast<void>(done_.wait_until(mutex_, deadline.at));
+    }
   }
-  if (done_.wait_until(lock, deadline.at, arrived)) {
+  if (arrived(ticket)) {
     return failure_;
   }
   const std::uint64_t missing = ticket - finished_;
   lock.unlock();
   abort_("a bucket of the optimizer did not arrive in time");
   lock.lock();
-  done_.wait(lock, arrived);
+  while (!arrived(ticket)) {
+    done_.wait(mutex_);
+  }
   return deadline_exceeded(
-      std::to_string(missing) +
+      missing,
       " buckets did not complete in time: a rank is slow, stopped or did not report its gradients");
 }
 
 void CommThread::loop() {
-  std::unique_lock lock{mutex_};
+  MutexLock lock{mutex_};
   while (true) {
-    work_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
+    while (!stopping_ && jobs_.empty()) {
+      work_.wait(mutex_);
+    }
     if (jobs_.empty()) {
       return;
     }

@@ -6,13 +6,12 @@
 #pragma once
 
 #include <muster/common/clock.h>
+#include <muster/common/mutex.h>
 #include <muster/common/status.h>
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <string_view>
 #include <thread>
 
@@ -47,15 +46,20 @@ class CommThread {
 
   void loop();
 
+  // True once the job of `ticket` is done or a job has failed.
+  [[nodiscard]] bool arrived(std::uint64_t ticket) const MUSTER_REQUIRES(mutex_) {
+    return finished_ >= ticket || !failure_.ok();
+  }
+
   std::function<void(std::string_view)> abort_;
-  std::mutex mutex_;
-  std::condition_variable work_;  // a job was submitted, or the thread must stop
-  std::condition_variable done_;  // a job has ended
-  std::deque<Job> jobs_;          // including the one that runs
-  std::uint64_t submitted_{0};
-  std::uint64_t finished_{0};
-  Status failure_;
-  bool stopping_{false};
+  Mutex mutex_;
+  CondVar work_;                                    // A job was submitted, or the thread must stop.
+  CondVar done_;                                    // A job has ended.
+  std::deque<Job> jobs_ MUSTER_GUARDED_BY(mutex_);  // Including the running one.
+  std::uint64_t submitted_ MUSTER_GUARDED_BY(mutex_){0};
+  std::uint64_t finished_ MUSTER_GUARDED_BY(mutex_){0};
+  Status failure_ MUSTER_GUARDED_BY(mutex_);
+  bool stopping_ MUSTER_GUARDED_BY(mutex_){false};
   std::thread thread_;
 };
 

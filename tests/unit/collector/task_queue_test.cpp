@@ -14,7 +14,7 @@ Task task_of(std::size_t bytes) {
 }
 
 TaskQueue::Popped pop_now(TaskQueue& queue) {
-  return queue.pop(std::chrono::steady_clock::now());
+  return queue.pop(MonotonicTime{}, Clock::system());
 }
 
 TEST(TaskQueue, RefusesBeyondTheTaskBoundAndTellsWhenThereIsRoom) {

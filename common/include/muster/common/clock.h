@@ -27,6 +27,11 @@ class Clock {
   [[nodiscard]] virtual MonotonicTime now() const = 0;
   [[nodiscard]] virtual WallTime wall_now() const = 0;
 
+  // Waits until `changed` is notified or this clock reaches `time`. May return before either, so
+  // call it in a loop over the condition. Returns false if `time` has been reached.
+  [[nodiscard]] virtual bool wait_until(CondVar& changed, Mutex& mutex, MonotonicTime time) const
+      MUSTER_REQUIRES(mutex) = 0;
+
   // Returns the clock of this machine, for parameters that default to it.
   [[nodiscard]] static const Clock& system();
 };
@@ -35,6 +40,8 @@ class SystemClock final : public Clock {
  public:
   [[nodiscard]] MonotonicTime now() const override;
   [[nodiscard]] WallTime wall_now() const override;
+  [[nodiscard]] bool wait_until(CondVar& changed, Mutex& mutex, MonotonicTime time) const override
+      MUSTER_REQUIRES(mutex);
 };
 
 // A clock that moves only when advanced.
@@ -42,6 +49,9 @@ class ManualClock final : public Clock {
  public:
   [[nodiscard]] MonotonicTime now() const override;
   [[nodiscard]] WallTime wall_now() const override;
+  // Looks at the clock every millisecond, so that advance() needs to know no waiter.
+  [[nodiscard]] bool wait_until(CondVar& changed, Mutex& mutex, MonotonicTime time) const override
+      MUSTER_REQUIRES(mutex);
   void advance(std::chrono::nanoseconds by);
 
  private:

@@ -50,9 +50,11 @@ struct LauncherSnapshot {
 class Launcher {
  public:
   // Checks the options, finds the program and takes the run's launcher lock: kAlreadyExists names
-  // the process that already runs it. `sink` may be null.
+  // the process that already runs it. `sink` may be null; `clock` must outlive the launcher.
   [[nodiscard]] static Expected<std::unique_ptr<Launcher>> create(
-      LauncherOptions options, std::unique_ptr<EventSink> sink);
+      LauncherOptions options,
+      std::unique_ptr<EventSink> sink,
+      const Clock& clock = Clock::system());
 
   Launcher() = default;
   Launcher(const Launcher&) = delete;

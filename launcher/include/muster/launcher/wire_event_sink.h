@@ -6,13 +6,12 @@
 #pragma once
 
 #include <muster/common/clock.h>
+#include <muster/common/mutex.h>
 #include <muster/launcher/event_sink.h>
 #include <muster/launcher/wire_client.h>
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -57,13 +56,13 @@ class WireEventSink final : public EventSink {
   std::optional<WireClient> client_;
   Generation client_generation_;
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<Queued> queue_;
-  Generation last_generation_;
-  std::uint64_t last_seq_{0};
-  bool stopping_{false};
-  Deadline stop_by_;
+  Mutex mutex_;
+  CondVar wake_;
+  std::deque<Queued> queue_ MUSTER_GUARDED_BY(mutex_);
+  Generation last_generation_ MUSTER_GUARDED_BY(mutex_);
+  std::uint64_t last_seq_ MUSTER_GUARDED_BY(mutex_){0};
+  bool stopping_ MUSTER_GUARDED_BY(mutex_){false};
+  Deadline stop_by_ MUSTER_GUARDED_BY(mutex_);
   std::thread thread_;  // Last, so that everything it touches exists.
 };
 
