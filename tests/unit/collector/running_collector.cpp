@@ -25,6 +25,9 @@ const Clock& RunningCollector::clock() const {
 }
 
 void RunningCollector::start() {
+  if (manual_clock != nullptr) {
+    service.commit_interval = std::chrono::milliseconds{0};  // This clock may never move.
+  }
   const std::filesystem::path database = options.database;
   const StoreOpener open_store = [this]() -> Expected<std::unique_ptr<store::Store>> {
     if (fake_store != nullptr) {

@@ -71,6 +71,18 @@ TEST(Deadline, FollowsTheGivenClock) {
   EXPECT_EQ(deadline.remaining(clock), std::chrono::nanoseconds{0});
 }
 
+TEST(Clock, AWaitEndsWhenItsTimeHasCome) {
+  ManualClock clock;
+  Mutex mutex;
+  CondVar changed;
+  const MutexLock lock{mutex};
+  const MonotonicTime time = clock.now() + seconds{1};
+  EXPECT_TRUE(clock.wait_until(changed, mutex, time));
+  clock.advance(seconds{1});
+  EXPECT_FALSE(clock.wait_until(changed, mutex, time));
+  EXPECT_FALSE(Clock::system().wait_until(changed, mutex, Clock::system().now() - seconds{1}));
+}
+
 }  // namespace
 
 }  // namespace muster
