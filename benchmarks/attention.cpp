@@ -28,12 +28,12 @@
 
 namespace {
 
+using muster::DType;
 using muster::bench::cpu_seconds;
 using muster::bench::median;
 using muster::bench::peak_flops_per_second;
 using muster::kernels::AttentionProblem;
 using muster::kernels::AttentionStatistics;
-using muster::kernels::AttentionType;
 
 constexpr int kRounds = 7;
 
@@ -45,7 +45,7 @@ double wall_seconds() {
 
 // Tensors of 4-byte elements; bf16 uses half of each.
 struct Work {
-  Work(AttentionType type, std::int64_t tokens, int heads, int head_dim, int threads)
+  Work(DType type, std::int64_t tokens, int heads, int head_dim, int threads)
       : cu{0, tokens},
         tensors(8, std::vector<float>(static_cast<std::size_t>(tokens * heads * head_dim))),
         lse(static_cast<std::size_t>(tokens * heads)),
@@ -61,7 +61,7 @@ struct Work {
       for (std::size_t i = 0; i < tensors[t].size(); ++i) {
         state = state * 1664525U + 1013904223U;
         const float value = static_cast<float>(state >> 8U) / 4194304.0F - 2.0F;
-        if (type == AttentionType::kBFloat16) {
+        if (type == DType::kBFloat16) {
           std::uint32_t bits = 0;
           std::memcpy(&bits, &value, sizeof(bits));
           const auto half = static_cast<std::uint16_t>(bits >> 16U);
@@ -116,8 +116,8 @@ double seconds_of(double (*clock)(), const std::function<void()>& work) {
 }
 
 void peak_claims(std::int64_t tokens) {
-  Work floats(AttentionType::kFloat32, tokens, 1, 128, 1);
-  Work halves(AttentionType::kBFloat16, tokens, 1, 128, 1);
+  Work floats(DType::kFloat32, tokens, 1, 128, 1);
+  Work halves(DType::kBFloat16, tokens, 1, 128, 1);
   const double forward_flops = attention_flops(floats.problem, false);
   const double backward_flops = attention_flops(floats.problem, true);
   std::vector<double> forward;
@@ -140,15 +140,15 @@ void peak_claims(std::int64_t tokens) {
   std::printf(
       "FMA loop %.0f GFLOP/s; fp32 runs %s, bf16 %s\n",
       median(peaks) / 1e9,
-      muster::kernels::attention_path(AttentionType::kFloat32),
-      muster::kernels::attention_path(AttentionType::kBFloat16));
+      muster::kernels::attention_path(DType::kFloat32),
+      muster::kernels::attention_path(DType::kBFloat16));
   std::printf("claim attention_fwd_peak_fraction %.3f\n", median(forward));
   std::printf("claim attention_bwd_peak_fraction %.3f\n", median(backward));
   std::printf("claim attention_bf16_speedup %.2f\n", median(speedup));
 }
 
 void statistics_claim() {
-  Work work(AttentionType::kFloat32, 1024, 2, 128, 1);
+  Work work(DType::kFloat32, 1024, 2, 128, 1);
   std::vector<double> ratios;
   for (int round = 0; round <= 10 * kRounds; ++round) {
     double with = 0;
@@ -176,8 +176,8 @@ struct Seconds {
 };
 
 void scaling_claim(std::int64_t tokens) {
-  Work one(AttentionType::kFloat32, tokens, 1, 128, 1);
-  Work two(AttentionType::kFloat32, tokens, 1, 128, 2);
+  Work one(DType::kFloat32, tokens, 1, 128, 1);
+  Work two(DType::kFloat32, tokens, 1, 128, 2);
   Seconds of_one;
   Seconds of_two;
   for (int round = 0; round <= 2 * kRounds; ++round) {
@@ -201,7 +201,7 @@ void scaling_claim(std::int64_t tokens) {
 void profile() {
   std::printf(
       "%-6s %6s %5s %5s %9s %9s\n", "type", "tokens", "heads", "dim", "forward", "backward");
-  for (const auto type : {AttentionType::kFloat32, AttentionType::kBFloat16}) {
+  for (const auto type : {DType::kFloat32, DType::kBFloat16}) {
     for (const auto& [tokens, heads, dim] :
          {std::tuple{128, 4, 32}, {128, 4, 64}, {1024, 2, 64}, {1024, 2, 128}, {2048, 1, 256}}) {
       Work work(type, tokens, heads, dim, 1);
@@ -222,7 +222,7 @@ void profile() {
         forward.push_back(rate([&] { work.forward(true); }));
         backward.push_back(2.5 * rate([&] { work.backward(); }));
       }
-      const char* name = type == AttentionType::kFloat32 ? "fp32" : "bf16";
+      const char* name = type == DType::kFloat32 ? "fp32" : "bf16";
       std::printf(
           "%-6s %6d %5d %5d %9.3f %9.3f\n",
           name,

@@ -59,7 +59,7 @@ EpExchangeOptions options_of(const Workload& workload) {
   options.shape.top_k = workload.top_k;
   options.shape.tokens_max = workload.tokens;
   options.hidden = kHidden;
-  options.type = kernels::FloatType::kBFloat16;
+  options.type = DType::kBFloat16;
   options.numerics = EpNumerics::kWireExact;
   return options;
 }

@@ -75,7 +75,7 @@ inline double baseline_loop(std::int64_t steps) {
 
 // Returns the peak of the instruction set that fp32 kernels use here.
 inline double peak_flops_per_second() {
-  const std::string_view path = kernels::attention_path(kernels::AttentionType::kFloat32);
+  const std::string_view path = kernels::attention_path(DType::kFloat32);
   auto* loop = &baseline_loop;
 #if defined(__x86_64__)
   loop = path == "avx512" ? &avx512_loop : path == "avx2" ? &avx2_loop : loop;

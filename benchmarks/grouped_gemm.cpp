@@ -20,9 +20,9 @@
 
 namespace {
 
+using muster::DType;
 using muster::bench::cpu_seconds;
 using muster::bench::median;
-using muster::kernels::FloatType;
 using muster::kernels::GroupedProblem;
 
 constexpr int kRounds = 9;
@@ -31,7 +31,7 @@ using Sizes = std::vector<std::int64_t>;
 
 // Tensors of 4-byte elements; bf16 uses half of each.
 struct Work {
-  Work(FloatType type, Sizes counts, std::int64_t in, std::int64_t out) : rows(std::move(counts)) {
+  Work(DType type, Sizes counts, std::int64_t in, std::int64_t out) : rows(std::move(counts)) {
     for (const std::int64_t count : rows) {
       begins.push_back(total);
       total += count;
@@ -53,7 +53,7 @@ struct Work {
   }
 
   void fill(std::size_t tensor, std::size_t i, float value) {
-    if (problem.type == FloatType::kFloat32) {
+    if (problem.type == DType::kFloat32) {
       tensors[tensor][i] = value;
       return;
     }
@@ -79,7 +79,7 @@ struct Work {
   }
 
   [[nodiscard]] double weight_bytes() const {
-    const double element = problem.type == FloatType::kFloat32 ? 4 : 2;
+    const double element = problem.type == DType::kFloat32 ? 4 : 2;
     return element * static_cast<double>(tensors[2].size());
   }
 
@@ -103,8 +103,8 @@ Sizes skewed_rows() {
 }
 
 void claims() {
-  Work floats(FloatType::kFloat32, skewed_rows(), 1024, 512);
-  Work halves(FloatType::kBFloat16, skewed_rows(), 1024, 512);
+  Work floats(DType::kFloat32, skewed_rows(), 1024, 512);
+  Work halves(DType::kBFloat16, skewed_rows(), 1024, 512);
   std::vector<std::vector<double>> parts(3);
   std::vector<double> together;
   std::vector<double> speedup;
@@ -153,7 +153,7 @@ void profile() {
       "forward",
       "dgrad",
       "wgrad");
-  for (const auto type : {FloatType::kFloat32, FloatType::kBFloat16}) {
+  for (const auto type : {DType::kFloat32, DType::kBFloat16}) {
     for (const std::int64_t rows : {1, 2, 4, 8, 14, 32, 64, 128, 256, 1024}) {
       Work work(type, Sizes(16, rows), 1024, 512);
       std::vector<std::vector<double>> rates(3);
@@ -172,7 +172,7 @@ void profile() {
       const double bytes_per_flop = work.weight_bytes() / work.flops();
       std::printf(
           "%-5s %7d %5d %5d %5d %8.3f %8.3f %8.3f  %.1f %.1f\n",
-          type == FloatType::kFloat32 ? "fp32" : "bf16",
+          type == DType::kFloat32 ? "fp32" : "bf16",
           16,
           static_cast<int>(rows),
           1024,

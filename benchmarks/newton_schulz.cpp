@@ -30,7 +30,6 @@ namespace muster::bench {
 
 namespace {
 
-using kernels::MatrixPrecision;
 using kernels::NewtonSchulzOptions;
 using kernels::NewtonSchulzStep;
 
@@ -110,7 +109,7 @@ class Peak {
 struct Speedup {
   std::int64_t rows;
   std::int64_t cols;
-  MatrixPrecision precision;
+  DType precision;
   int rounds;
 };
 
@@ -123,7 +122,7 @@ struct Comparison {
 };
 
 Comparison compare(const Speedup& what) {
-  const bool rounded = what.precision == MatrixPrecision::kBFloat16;
+  const bool rounded = what.precision == DType::kBFloat16;
   const auto peer =
       rounded ? standard_bfloat16(what.rows, what.cols) : standard_float32(what.rows, what.cols);
   const auto input = random_matrix(what.rows * what.cols);
@@ -201,15 +200,14 @@ double batched_speedup(int threads) {
 }
 
 void run_all() {
-  constexpr auto kFull = MatrixPrecision::kFloat32;
+  constexpr auto kFull = DType::kFloat32;
   const Comparison wide = compare({1024, 4096, kFull, 9});
   std::printf("claim ns_speedup_1024x4096 %.2f\n", wide.ratio);
   std::printf("claim ns_peak_fraction %.2f\n", wide.fraction);
   std::printf("claim ns_speedup_1024x1024 %.2f\n", compare({1024, 1024, kFull, 15}).ratio);
   std::printf("claim ns_speedup_2048x2048 %.2f\n", compare({2048, 2048, kFull, 5}).ratio);
   std::printf(
-      "claim ns_bf16_speedup_1024x4096 %.2f\n",
-      compare({1024, 4096, MatrixPrecision::kBFloat16, 9}).ratio);
+      "claim ns_bf16_speedup_1024x4096 %.2f\n", compare({1024, 4096, DType::kBFloat16, 9}).ratio);
   batched_speedup(1);
   std::printf("claim ns_batched_small_speedup %.2f\n", batched_speedup(2));
 }

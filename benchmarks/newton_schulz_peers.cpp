@@ -264,7 +264,7 @@ class BFloat16 : public StandardQuintic {
     product.k = k;
     product.a = a;
     product.b = b;
-    product.type = kernels::PanelType::kBFloat16;
+    product.type = DType::kBFloat16;
     product.alpha = alpha;
     if (factor != 0) {
       product.first = {addend.data(), n, factor};

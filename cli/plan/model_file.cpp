@@ -15,7 +15,6 @@ namespace muster::cli {
 
 namespace {
 
-using optimizer::FloatType;
 using optimizer::OptimizerOptions;
 using optimizer::ParameterSpec;
 using optimizer::Placement;
@@ -123,10 +122,8 @@ ParameterSpec read_parameter(const YAML::Node& node) {
   read_choice(
       node,
       "dtype",
-      Names<FloatType>{
-          {"fp32", FloatType::kFloat32},
-          {"bf16", FloatType::kBFloat16},
-          {"fp16", FloatType::kFloat16}},
+      Names<DType>{
+          {"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}, {"fp16", DType::kFloat16}},
       spec.dtype);
   read_choice(
       node,
@@ -209,7 +206,6 @@ RouteRule read_route(const YAML::Node& node) {
 }
 
 void read_muon(const YAML::Node& node, optimizer::MuonOptions& muon) {
-  using kernels::MatrixPrecision;
   using kernels::NewtonSchulzForm;
   require_keys(
       node,
@@ -244,8 +240,7 @@ void read_muon(const YAML::Node& node, optimizer::MuonOptions& muon) {
   read_choice(
       node,
       "precision",
-      Names<MatrixPrecision>{
-          {"fp32", MatrixPrecision::kFloat32}, {"bf16", MatrixPrecision::kBFloat16}},
+      Names<DType>{{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}},
       muon.precision);
 }
 

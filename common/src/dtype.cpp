@@ -10,7 +10,6 @@ namespace {
 
 struct Row {
   DType dtype;
-  std::size_t size_bytes;
   std::string_view name;
   std::string_view short_name;
   std::string_view safetensors_name;
@@ -18,19 +17,19 @@ struct Row {
 
 // In the order of the enumerators.
 constexpr std::array kRows{
-    Row{DType::kFloat32, 4, "float32", "fp32", "F32"},
-    Row{DType::kFloat64, 8, "float64", "fp64", "F64"},
-    Row{DType::kInt32, 4, "int32", "int32", "I32"},
-    Row{DType::kInt64, 8, "int64", "int64", "I64"},
-    Row{DType::kUint8, 1, "uint8", "uint8", "U8"},
-    Row{DType::kBFloat16, 2, "bfloat16", "bf16", "BF16"},
-    Row{DType::kFloat16, 2, "float16", "fp16", "F16"},
-    Row{DType::kInt8, 1, "int8", "int8", "I8"},
-    Row{DType::kInt16, 2, "int16", "int16", "I16"},
-    Row{DType::kUint16, 2, "uint16", "uint16", "U16"},
-    Row{DType::kUint32, 4, "uint32", "uint32", "U32"},
-    Row{DType::kUint64, 8, "uint64", "uint64", "U64"},
-    Row{DType::kBool, 1, "bool", "bool", "BOOL"},
+    Row{DType::kFloat32, "float32", "fp32", "F32"},
+    Row{DType::kFloat64, "float64", "fp64", "F64"},
+    Row{DType::kInt32, "int32", "int32", "I32"},
+    Row{DType::kInt64, "int64", "int64", "I64"},
+    Row{DType::kUint8, "uint8", "uint8", "U8"},
+    Row{DType::kBFloat16, "bfloat16", "bf16", "BF16"},
+    Row{DType::kFloat16, "float16", "fp16", "F16"},
+    Row{DType::kInt8, "int8", "int8", "I8"},
+    Row{DType::kInt16, "int16", "int16", "I16"},
+    Row{DType::kUint16, "uint16", "uint16", "U16"},
+    Row{DType::kUint32, "uint32", "uint32", "U32"},
+    Row{DType::kUint64, "uint64", "uint64", "U64"},
+    Row{DType::kBool, "bool", "bool", "BOOL"},
 };
 
 constexpr bool rows_are_in_order() {
@@ -52,10 +51,6 @@ const Row& row(DType dtype) {
 }
 
 }  // namespace
-
-std::size_t size_bytes(DType dtype) {
-  return row(dtype).size_bytes;
-}
 
 std::string_view to_string(DType dtype) {
   return row(dtype).name;

@@ -79,7 +79,7 @@ Status run_passes(ExpertSetup& setup, milliseconds limit, int rounds) {
 
 std::string survive(Member& member, const WatchedHeap::Hook& hook, milliseconds limit, int rounds) {
   const MoveCase test = expert_case(kRanks, Spread::kOneExpert, 71);
-  ExpertSetup setup{member, test, kernels::FloatType::kFloat32, 1};
+  ExpertSetup setup{member, test, DType::kFloat32, 1};
   if (!setup.error.empty()) {
     return setup.error;
   }
@@ -88,8 +88,7 @@ std::string survive(Member& member, const WatchedHeap::Hook& hook, milliseconds 
 }
 
 std::size_t fault_heap_bytes() {
-  return expert_heap_bytes(
-      expert_case(kRanks, Spread::kOneExpert, 71), kernels::FloatType::kFloat32, 1);
+  return expert_heap_bytes(expert_case(kRanks, Spread::kOneExpert, 71), DType::kFloat32, 1);
 }
 
 void expect_named(

@@ -76,7 +76,7 @@ Status check_qk_clip(const ModelInfo& model, optimizer::Optimizer& optimizer) {
 bool has_fp16(optimizer::Optimizer& optimizer) {
   const auto parameters = optimizer.parameters();
   return std::any_of(parameters.begin(), parameters.end(), [](const auto& parameter) {
-    return parameter.spec.dtype == optimizer::FloatType::kFloat16;
+    return parameter.spec.dtype == DType::kFloat16;
   });
 }
 

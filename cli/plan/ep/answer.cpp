@@ -3,6 +3,8 @@
 #include "cli/plan/ep/numbers.h"
 #include "cli/text/table.h"
 
+#include <muster/common/text.h>
+
 #include <nlohmann/json.hpp>
 
 #include <array>
@@ -21,13 +23,29 @@ using parallel::EpSizes;
 std::string headline(const EpQuestion& question) {
   const EpLayerShape& layer = question.layer;
   const EpShape& shape = layer.shape;
-  return question.name + ": " + std::to_string(shape.experts) + " experts on " +
-         std::to_string(shape.ranks) + (shape.ranks == 1 ? " rank (" : " ranks (") +
-         std::to_string(shape.local_experts()) + " each), top " + std::to_string(shape.top_k) +
-         ", " + grouped(shape.tokens_max) + " tokens per rank\nhidden " +
-         std::to_string(layer.hidden) + ", ffn " + std::to_string(layer.ffn) + ", " +
-         std::to_string(layer.projections) + " projections, " + kernels::to_string(layer.type) +
-         "; " + describe_planner(shape, layer.balance) + "\n";
+  return concat(
+      question.name,
+      ": ",
+      shape.experts,
+      " experts on ",
+      shape.ranks,
+      shape.ranks == 1 ? " rank (" : " ranks (",
+      shape.local_experts(),
+      " each), top ",
+      shape.top_k,
+      ", ",
+      grouped(shape.tokens_max),
+      " tokens per rank\nhidden ",
+      layer.hidden,
+      ", ffn ",
+      layer.ffn,
+      ", ",
+      layer.projections,
+      " projections, ",
+      layer.type,
+      "; ",
+      describe_planner(shape, layer.balance),
+      "\n");
 }
 
 std::string memory_text(const EpQuestion& question, const EpSizes& sizes) {
@@ -74,7 +92,7 @@ std::string wire_text(const EpQuestion& question, const EpSizes& sizes) {
       "every row to another rank");
   const double tokens = static_cast<double>(question.layer.shape.tokens_max);
   const double row_bytes =
-      static_cast<double>(question.layer.hidden * kernels::size_bytes(question.layer.type));
+      static_cast<double>(size_bytes(question.layer.type, question.layer.hidden));
   row("  without deduplication",
       sizes.remote_rows_not_deduplicated,
       tokens * sizes.remote_rows_not_deduplicated * row_bytes,
@@ -159,7 +177,7 @@ ordered_json configuration_json(const EpQuestion& question) {
       {"hidden", layer.hidden},
       {"ffn", layer.ffn},
       {"projections", layer.projections},
-      {"type", kernels::to_string(layer.type)},
+      {"type", to_string(layer.type)},
       {"mode", kModes[static_cast<std::size_t>(layer.balance.mode)]},
       {"tolerance", layer.balance.tolerance},
       {"speeds", layer.balance.speeds}};

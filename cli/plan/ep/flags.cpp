@@ -7,7 +7,6 @@ namespace muster::cli {
 
 namespace {
 
-using kernels::FloatType;
 using parallel::EpBalanceMode;
 using parallel::EpLayerShape;
 
@@ -37,11 +36,11 @@ Status check_complete(const EpFlags& flags) {
                                "--help' shows how");
 }
 
-Status set_type(const std::string& name, FloatType& type) {
+Status set_type(const std::string& name, DType& type) {
   if (name == "fp32") {
-    type = FloatType::kFloat32;
+    type = DType::kFloat32;
   } else if (name == "bf16") {
-    type = FloatType::kBFloat16;
+    type = DType::kBFloat16;
   } else if (!name.empty()) {
     return invalid_argument("--type must be fp32 or bf16, got '", name, "'");
   }
@@ -135,13 +134,13 @@ Expected<EpReplayOptions> replay_options_of(const EpFlags& flags) {
   options.speeds = flags.speeds;
   options.capacity_max = flags.capacity_max;
   options.homes_max = flags.homes_max;
-  FloatType type = FloatType::kBFloat16;
+  DType type = DType::kBFloat16;
   MUSTER_RETURN_IF_ERROR(set_type(flags.type, type));
   if (flags.hidden) {
     if (*flags.hidden < 1) {
       return invalid_argument("--hidden is ", *flags.hidden, ", must be at least 1");
     }
-    options.row_bytes = *flags.hidden * kernels::size_bytes(type);
+    options.row_bytes = size_bytes(type, *flags.hidden);
   }
   return options;
 }

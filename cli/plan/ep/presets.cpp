@@ -8,7 +8,6 @@ namespace muster::cli {
 
 namespace {
 
-using kernels::FloatType;
 using parallel::EpLayerShape;
 
 EpLayerShape layer_of(int experts, int ranks, int top_k, std::int64_t tokens) {
@@ -20,7 +19,7 @@ EpLayerShape layer_of(int experts, int ranks, int top_k, std::int64_t tokens) {
   layer.shape.padding = 128;
   layer.hidden = 7168;
   layer.ffn = 2048;
-  layer.type = FloatType::kBFloat16;
+  layer.type = DType::kBFloat16;
   return layer;
 }
 
@@ -37,7 +36,7 @@ EpLayerShape laptop() {
   layer.shape.padding = 1;
   layer.hidden = 128;
   layer.ffn = 256;
-  layer.type = FloatType::kFloat32;
+  layer.type = DType::kFloat32;
   return layer;
 }
 

@@ -86,9 +86,8 @@ void merge_partial_attention(
   }
 }
 
-const char* attention_path(AttentionType type) {
-  return type == AttentionType::kFloat64 ? flash_table<double>(type).path
-                                         : flash_table<float>(type).path;
+const char* attention_path(DType type) {
+  return type == DType::kFloat64 ? flash_table<double>(type).path : flash_table<float>(type).path;
 }
 
 double attention_flops(const AttentionProblem& problem, bool backward) {

@@ -242,9 +242,9 @@ class Backward {
 
   [[nodiscard]] bool row_is_finite(const FlashRows& rows, std::int64_t i) const {
     for (std::int64_t d = 0; d < call_.head_dim; ++d) {
-      const void* at =
-          static_cast<const char*>(rows.data) + (rows.offsets[i] + d) * element_size(call_.type);
-      const bool finite = call_.type == AttentionType::kBFloat16
+      const void* at = static_cast<const char*>(rows.data) +
+                       (rows.offsets[i] + d) * static_cast<std::int64_t>(size_bytes(call_.type));
+      const bool finite = call_.type == DType::kBFloat16
                               ? (*static_cast<const std::uint16_t*>(at) & 0x7F80U) != 0x7F80U
                               : std::isfinite(*static_cast<const T*>(at));
       if (!finite) {
@@ -392,7 +392,7 @@ class Backward {
 
 void flash_backward(
     const AttentionCall& call, const InputTensors& in, const GradientTensors& gradients) {
-  if (call.type == AttentionType::kFloat64) {
+  if (call.type == DType::kFloat64) {
     Backward<double>(call, in, gradients).run();
   } else {
     Backward<float>(call, in, gradients).run();

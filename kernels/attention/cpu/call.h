@@ -25,15 +25,10 @@ struct AttentionSequence {
   bool operator==(const AttentionSequence&) const = default;
 };
 
-// Bytes of an element.
-constexpr std::int64_t element_size(AttentionType type) {
-  return type == AttentionType::kBFloat16 ? 2 : type == AttentionType::kFloat64 ? 8 : 4;
-}
-
 // A problem after its check, with its defaults filled in. `sequences` may leave out some of those
 // that the offsets describe: the drivers neither read nor write the rows of the others.
 struct AttentionCall {
-  AttentionType type{AttentionType::kFloat32};
+  DType type{DType::kFloat32};
   std::int64_t heads{0};
   std::int64_t kv_heads{0};
   std::int64_t head_dim{0};
@@ -54,7 +49,7 @@ struct AttentionCall {
 // A tensor [tokens, heads, head_dim] with both strides filled in.
 struct AttentionTensor {
   void* data{nullptr};
-  AttentionType type{AttentionType::kFloat32};
+  DType type{DType::kFloat32};
   std::int64_t token_stride{0};
   std::int64_t head_stride{0};
 
@@ -63,7 +58,8 @@ struct AttentionTensor {
   }
 
   [[nodiscard]] void* at(std::int64_t token, std::int64_t head) const {
-    return static_cast<char*>(data) + offset(token, head) * element_size(type);
+    return static_cast<char*>(data) +
+           offset(token, head) * static_cast<std::int64_t>(size_bytes(type));
   }
 };
 

@@ -72,9 +72,9 @@ Status check_numbers(const AttentionProblem& problem) {
         " and ",
         problem.bias_row_stride);
   }
-  if (problem.type != AttentionType::kFloat32 && problem.type != AttentionType::kBFloat16 &&
-      problem.type != AttentionType::kFloat64) {
-    return invalid_argument("type must be fp32, bf16 or fp64");
+  if (problem.type != DType::kFloat32 && problem.type != DType::kBFloat16 &&
+      problem.type != DType::kFloat64) {
+    return invalid_argument("type must be fp32, bf16 or fp64, got ", short_name(problem.type));
   }
   if (problem.threads < 1 || problem.threads > kMostThreads) {
     return invalid_argument(
@@ -164,7 +164,8 @@ Expected<AttentionTensor> checked(
     return invalid_argument(
         shape.name, " must not be null: the call has ", shape.tokens, " tokens");
   }
-  MUSTER_RETURN_IF_ERROR(check_alignment(shape.name, view.data, element_size(call.type)));
+  MUSTER_RETURN_IF_ERROR(
+      check_alignment(shape.name, view.data, static_cast<std::int64_t>(size_bytes(call.type))));
   MUSTER_RETURN_IF_ERROR(check_strides(tensor, shape, written));
   return tensor;
 }
@@ -178,8 +179,7 @@ Shape key_shape(const AttentionCall& call, std::string_view name, std::int64_t k
 }
 
 Status check_lse(const AttentionCall& call, std::string_view name, const void* lse) {
-  return check_alignment(
-      name, lse, call.type == AttentionType::kFloat64 ? sizeof(double) : sizeof(float));
+  return check_alignment(name, lse, call.type == DType::kFloat64 ? sizeof(double) : sizeof(float));
 }
 
 Status check_required_lse(const AttentionCall& call, const void* lse) {

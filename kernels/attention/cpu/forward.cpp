@@ -302,7 +302,7 @@ void flash_forward(
     const InputTensors& in,
     const OutputTensors& out,
     FlashCounts* counts) {
-  if (call.type == AttentionType::kFloat64) {
+  if (call.type == DType::kFloat64) {
     Forward<double>(call, in, out, counts).run();
   } else {
     Forward<float>(call, in, out, counts).run();

@@ -22,9 +22,9 @@ bool any_nonzero_bf16(const void* row, std::int64_t count) {
 
 bool any_nonzero(const AttentionCall& call, const void* row) {
   switch (call.type) {
-    case AttentionType::kFloat64:
+    case DType::kFloat64:
       return any_nonzero<double>(row, call.head_dim);
-    case AttentionType::kBFloat16:
+    case DType::kBFloat16:
       return any_nonzero_bf16(row, call.head_dim);
     default:
       return any_nonzero<float>(row, call.head_dim);

@@ -13,8 +13,8 @@ namespace muster::kernels {
 namespace {
 
 template <typename T>
-constexpr AttentionType type_of() {
-  return std::is_same_v<T, double> ? AttentionType::kFloat64 : AttentionType::kFloat32;
+constexpr DType type_of() {
+  return std::is_same_v<T, double> ? DType::kFloat64 : DType::kFloat32;
 }
 
 template <typename T>

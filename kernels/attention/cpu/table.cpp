@@ -9,14 +9,14 @@ MUSTER_DECLARE_PER_ISA(FlashTable<double>, kFlashDoubles);
 MUSTER_DECLARE_BF16_ISA(FlashTable<float>, kFlashPairs);
 
 template <>
-const FlashTable<float>& flash_table(AttentionType type) {
+const FlashTable<float>& flash_table(DType type) {
   static const auto& kFloats = MUSTER_PICK_PER_ISA(kFlashFloats);
   static const auto& kHalves = MUSTER_PICK_PER_ISA_BF16(kFlashFloats, kFlashPairs);
-  return type == AttentionType::kBFloat16 ? kHalves : kFloats;
+  return type == DType::kBFloat16 ? kHalves : kFloats;
 }
 
 template <>
-const FlashTable<double>& flash_table(AttentionType /*type*/) {
+const FlashTable<double>& flash_table(DType /*type*/) {
   static const auto& kDoubles = MUSTER_PICK_PER_ISA(kFlashDoubles);
   return kDoubles;
 }

@@ -113,7 +113,7 @@ void ProductScratch::multiply(const Product& product, ThreadTeam& team) {
           (!product.symmetric || product.m == product.n),
       "a packed product needs sizes above 0, a symmetric one a square result");
   const GemmTable& table = *table_;
-  const bool pairs = product.type == PanelType::kBFloat16 && table.bf16_pairs;
+  const bool pairs = product.type == DType::kBFloat16 && table.bf16_pairs;
   const std::int64_t step = kDepthUnits * (pairs ? 2 : 1);
   const std::int64_t units = table.units(product.type, std::min(product.k, step));
   const std::int64_t width = table.left_lines;

@@ -32,7 +32,7 @@ struct Product {
   std::int64_t k{0};
   Operand a;
   Operand b;
-  PanelType type{PanelType::kFloat32};
+  DType type{DType::kFloat32};
   // m == n and the result, addends included, is symmetric: computed below the diagonal and copied
   // to above it.
   bool symmetric{false};

@@ -71,7 +71,7 @@ class Walk {
 
   const GemmTable& table_;
   const BlockProduct& product_;
-  PanelType type_;
+  DType type_;
   std::int64_t step_;        // terms
   std::int64_t units_;       // of a whole step
   std::int64_t left_size_;   // floats of the left operand of a step
@@ -83,9 +83,7 @@ class Walk {
 };
 
 Walk::Walk(const GemmTable& table, const BlockProduct& product)
-    : table_(table),
-      product_(product),
-      type_(product.halves ? PanelType::kBFloat16 : PanelType::kFloat32) {
+    : table_(table), product_(product), type_(product.halves ? DType::kBFloat16 : DType::kFloat32) {
   const bool pairs = product.halves && table.bf16_pairs;
   step_ = kDepthUnits * (pairs ? 2 : 1);
   units_ = table.units(type_, std::min(product.k, step_));
@@ -157,8 +155,7 @@ void Walk::narrow_columns(std::int64_t column, std::int64_t columns) const {
   auto* to = static_cast<std::uint16_t*>(product_.c) + column;
   const auto count = static_cast<std::size_t>(columns);
   for (std::int64_t row = 0; row < product_.m; ++row) {
-    narrow(
-        FloatType::kBFloat16, {sums_ + row * columns, count}, {to + row * product_.stride, count});
+    narrow(DType::kBFloat16, {sums_ + row * columns, count}, {to + row * product_.stride, count});
   }
 }
 

@@ -83,7 +83,7 @@ void check(const GroupedProblem& problem) {
       problem.in > 0 && problem.out > 0 && problem.threads > 0,
       "a grouped product needs sizes and threads above 0");
   MUSTER_CHECK(
-      problem.type == FloatType::kFloat32 || problem.type == FloatType::kBFloat16,
+      problem.type == DType::kFloat32 || problem.type == DType::kBFloat16,
       "grouped products are of fp32 or bf16");
   std::int64_t end = 0;
   for (std::size_t g = 0; g < groups.begins.size(); ++g) {
@@ -188,11 +188,11 @@ void make_tasks(
 }
 
 const void* moved(const GroupedProblem& problem, const void* data, std::int64_t elements) {
-  return static_cast<const std::byte*>(data) + elements * size_bytes(problem.type);
+  return static_cast<const std::byte*>(data) + size_bytes(problem.type, elements);
 }
 
 void* moved(const GroupedProblem& problem, void* data, std::int64_t elements) {
-  return static_cast<std::byte*>(data) + elements * size_bytes(problem.type);
+  return static_cast<std::byte*>(data) + size_bytes(problem.type, elements);
 }
 
 // product_of(task) for all blocks of the problem.
@@ -214,7 +214,7 @@ void clear_padding(const GroupedProblem& problem, std::int64_t columns, void* ou
   const RowGroups& groups = problem.groups;
   for (std::size_t g = 0; g < groups.begins.size(); ++g) {
     const std::int64_t begin = groups.begins[g] + groups.group_rows[g];
-    const std::int64_t bytes = (groups.ends[g] - begin) * columns * size_bytes(problem.type);
+    const std::int64_t bytes = size_bytes(problem.type, (groups.ends[g] - begin) * columns);
     if (bytes > 0) {
       std::fill_n(
           static_cast<std::byte*>(moved(problem, output, begin * columns)), bytes, std::byte{0});
@@ -234,7 +234,7 @@ struct RowProduct {
 };
 
 void multiply_rows(const GroupedProblem& problem, const RowProduct& rows) {
-  const bool halves = problem.type == FloatType::kBFloat16;
+  const bool halves = problem.type == DType::kBFloat16;
   const std::int64_t weight_stride = rows.transposed ? rows.depth : rows.columns;
   const auto product_of = [&](const BlockTask& task) {
     const std::int64_t row = at(problem.groups.begins, task.group) + task.row;
@@ -275,8 +275,7 @@ void grouped_dgrad(
     const GroupedProblem& problem, const void* dy, const void* weights, void* dx, bool accumulate) {
   check(problem);
   MUSTER_CHECK(
-      !accumulate || problem.type == FloatType::kFloat32,
-      "input gradients are added up in fp32 only");
+      !accumulate || problem.type == DType::kFloat32, "input gradients are added up in fp32 only");
   multiply_rows(
       problem,
       {.rows = dy,
@@ -298,7 +297,7 @@ void grouped_wgrad(const GroupedProblem& problem, const void* x, const void* dy,
         .k = at(problem.groups.group_rows, task.group),
         .a = {moved(problem, dy, begin * problem.out + task.row), problem.out, true},
         .b = {moved(problem, x, begin * problem.in + task.column), problem.in, false},
-        .halves = problem.type == FloatType::kBFloat16,
+        .halves = problem.type == DType::kBFloat16,
         .narrow_out = false,
         .accumulate = true,
         .c = gradients + (task.group * problem.out + task.row) * problem.in + task.column,

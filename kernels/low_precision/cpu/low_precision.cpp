@@ -34,8 +34,10 @@ std::array<float, 256> make_map(bool is_signed) {
   return map;
 }
 
-void check_narrow(FloatType type, std::size_t wide, std::size_t narrow) {
-  MUSTER_CHECK(type != FloatType::kFloat32, "narrow and widen convert 16-bit floats, not float32");
+void check_narrow(DType type, std::size_t wide, std::size_t narrow) {
+  MUSTER_CHECK(
+      type == DType::kBFloat16 || type == DType::kFloat16,
+      "narrow and widen convert 16-bit floats: the type must be bf16 or fp16");
   MUSTER_CHECK(wide == narrow, "narrow and widen need as many 16-bit elements as floats");
 }
 
@@ -46,22 +48,6 @@ void check_blocks(std::size_t values, std::size_t codes, std::size_t absmax) {
 }
 
 }  // namespace
-
-const char* to_string(FloatType type) {
-  switch (type) {
-    case FloatType::kFloat32:
-      return "float32";
-    case FloatType::kBFloat16:
-      return "bfloat16";
-    case FloatType::kFloat16:
-      return "float16";
-  }
-  return "unknown";
-}
-
-std::int64_t size_bytes(FloatType type) {
-  return type == FloatType::kFloat32 ? 4 : 2;
-}
 
 const char* to_string(StateType type) {
   switch (type) {
@@ -75,12 +61,12 @@ const char* to_string(StateType type) {
   return "unknown";
 }
 
-void narrow(FloatType type, std::span<const float> from, std::span<std::uint16_t> to) {
+void narrow(DType type, std::span<const float> from, std::span<std::uint16_t> to) {
   check_narrow(type, from.size(), to.size());
   update_table().narrow(type, from.data(), to.data(), std::ssize(from));
 }
 
-void widen(FloatType type, std::span<const std::uint16_t> from, std::span<float> to) {
+void widen(DType type, std::span<const std::uint16_t> from, std::span<float> to) {
   check_narrow(type, to.size(), from.size());
   update_table().widen(type, from.data(), to.data(), std::ssize(from));
 }
@@ -90,7 +76,7 @@ void narrow_stochastic(
     std::span<std::uint16_t> to,
     const RoundingKey& key,
     std::int64_t first_index) {
-  check_narrow(FloatType::kBFloat16, from.size(), to.size());
+  check_narrow(DType::kBFloat16, from.size(), to.size());
   update_table().narrow_stochastic(from.data(), to.data(), std::ssize(from), key, first_index);
 }
 
@@ -130,7 +116,7 @@ void dequantise(
 void scale_elements(
     std::span<float> values,
     std::span<std::uint16_t> narrow_copy,
-    FloatType narrow_type,
+    DType narrow_type,
     double factor) {
   update_table().scale(values.data(), static_cast<float>(factor), std::ssize(values));
   if (!narrow_copy.empty()) {

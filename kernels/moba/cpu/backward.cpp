@@ -427,7 +427,7 @@ void gradients_as(
 
 void moba_gradients(
     const MobaCall& call, const MobaGradientTensors& tensors, const MobaSelection::State& state) {
-  if (call.type == AttentionType::kFloat64) {
+  if (call.type == DType::kFloat64) {
     gradients_as<double>(call, tensors, state);
   } else {
     gradients_as<float>(call, tensors, state);

@@ -48,18 +48,6 @@ Status check_options(const AttentionProblem& problem, const MobaOptions& options
   return {};
 }
 
-MobaElement element(AttentionType type) {
-  switch (type) {
-    case AttentionType::kBFloat16:
-      return MobaElement::kBFloat16;
-    case AttentionType::kFloat64:
-      return MobaElement::kFloat64;
-    case AttentionType::kFloat32:
-      break;
-  }
-  return MobaElement::kFloat32;
-}
-
 }  // namespace
 
 Expected<MobaCall> moba_call(const AttentionProblem& problem, const MobaOptions& options) {
@@ -101,11 +89,11 @@ AttentionCall dense_sequences(const MobaCall& call) {
 }
 
 MobaRows moba_rows(const AttentionTensor& tensor, std::int64_t token, std::int64_t head) {
-  return {tensor.at(token, head), element(tensor.type), tensor.token_stride, 0, nullptr, 0};
+  return {tensor.at(token, head), tensor.type, tensor.token_stride, 0, nullptr, 0};
 }
 
 MobaTarget moba_target(const AttentionTensor& tensor, std::int64_t token, std::int64_t head) {
-  return {tensor.at(token, head), element(tensor.type), tensor.token_stride, 0, nullptr, 0};
+  return {tensor.at(token, head), tensor.type, tensor.token_stride, 0, nullptr, 0};
 }
 
 void run_moba_tasks(

@@ -217,7 +217,7 @@ class Window {
     if (raw_max_[row] == std::numeric_limits<T>::infinity()) {
       return true;
     }
-    const MobaElement type = sizeof(T) == 8 ? MobaElement::kFloat64 : MobaElement::kFloat32;
+    const DType type = sizeof(T) == 8 ? DType::kFloat64 : DType::kFloat32;
     const MobaRows rows{out_ + row * shape_.stride, type, shape_.stride, 1, nullptr, 0};
     double square = 0;
     std::int64_t count = 0;
@@ -286,7 +286,7 @@ void moba_attend_all(
     const MobaSelection::State& state,
     std::vector<float>& max_logit,
     std::vector<std::int64_t>& nonfinite) {
-  if (state.call.type == AttentionType::kFloat64) {
+  if (state.call.type == DType::kFloat64) {
     forward_as<double>(tensors, state, max_logit, nonfinite);
   } else {
     forward_as<float>(tensors, state, max_logit, nonfinite);

@@ -17,7 +17,7 @@ namespace {
 
 // Checks the rules of a call that has `range` of the keys of its only sequence.
 Status check_range(const MobaCall& call, MobaKeyRange range) {
-  if (call.type == AttentionType::kBFloat16) {
+  if (call.type == DType::kBFloat16) {
     return invalid_argument(
         "type must be fp32 or fp64: merging parts in bf16 loses precision; widen them first");
   }

@@ -31,9 +31,9 @@ std::int64_t stride_of(std::int64_t cols) {
 
 // Settings that all products of a run share.
 struct NewtonSchulzEngine::Factors {
-  PanelType wide;   // operands of the products with X
-  PanelType small;  // and of those between matrices of the short side
-  bool half;        // symmetric results by their lower triangles
+  DType wide;   // operands of the products with X
+  DType small;  // and of those between matrices of the short side
+  bool half;    // symmetric results by their lower triangles
   ThreadTeam& team;
 };
 
@@ -209,9 +209,9 @@ double NewtonSchulzEngine::squared_norm() const {
 
 bool NewtonSchulzEngine::stretch(
     const NewtonSchulzPlan& plan, std::size_t begin, std::size_t end, ThreadTeam& team) {
-  const auto type = [](bool rounds) { return rounds ? PanelType::kBFloat16 : PanelType::kFloat32; };
+  const auto type = [](bool rounds) { return rounds ? DType::kBFloat16 : DType::kFloat32; };
   const bool half = plan.form != NewtonSchulzForm::kStandard;
-  const PanelType wide = type(rounds_wide(plan, begin));
+  const DType wide = type(rounds_wide(plan, begin));
   gram({wide, wide, half, team});
   for (std::size_t step = begin; step < end; ++step) {
     if (!diagonal_in_range(plan.envelope[step])) {
@@ -307,15 +307,14 @@ NewtonSchulzReport NewtonSchulzEngine::run(
   }
   load(x, rows, cols, 1 / report.input_norm);
   bool sane = iterate(plan, team);
-  const bool risky =
-      plan.precision == MatrixPrecision::kBFloat16 || plan.form == NewtonSchulzForm::kGram;
+  const bool risky = plan.precision == DType::kBFloat16 || plan.form == NewtonSchulzForm::kGram;
   Probes probes;
   if (sane && (risky || plan.diagnostics)) {
     probes = probe();
   }
   if (risky && !(sane && probes.largest <= kRangeSlack * plan.envelope.back())) {
     NewtonSchulzPlan safe = plan;
-    safe.precision = MatrixPrecision::kFloat32;
+    safe.precision = DType::kFloat32;
     safe.form = NewtonSchulzForm::kSymmetric;
     safe.restarts.clear();
     load(x, rows, cols, 1 / report.input_norm);
@@ -328,7 +327,7 @@ NewtonSchulzReport NewtonSchulzEngine::run(
   report.nonfinite = !sane && !std::isfinite(squared_norm());
   if (plan.diagnostics) {
     if (plan.coefficients.empty()) {
-      gram({PanelType::kFloat32, PanelType::kFloat32, true, team});
+      gram({DType::kFloat32, DType::kFloat32, true, team});
     }
     report.effective_rank = effective_rank_;
     report.orthogonality_error = probes.orthogonality_error;

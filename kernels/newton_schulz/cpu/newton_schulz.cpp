@@ -69,6 +69,9 @@ void newton_schulz_batch(
   MUSTER_CHECK(
       reports.empty() || std::ssize(reports) == count,
       "newton_schulz_batch: reports is neither empty nor one per matrix");
+  MUSTER_CHECK(
+      options.precision == DType::kFloat32 || options.precision == DType::kBFloat16,
+      "newton_schulz_batch: precision is neither fp32 nor bf16");
   if (x.empty()) {
     std::fill(reports.begin(), reports.end(), NewtonSchulzReport{});
     return;

@@ -60,7 +60,7 @@ NewtonSchulzPlan plan_in_form(const NewtonSchulzOptions& options, NewtonSchulzFo
   plan.exact_steps = exact_steps_of(options.coefficients);
   // A set that no restart makes safe (CANS, 822) has its Gram form in fp32 only.
   constexpr double kRoundable = 300;
-  if (form == NewtonSchulzForm::kGram && options.precision == MatrixPrecision::kBFloat16 &&
+  if (form == NewtonSchulzForm::kGram && options.precision == DType::kBFloat16 &&
       gram_condition(options.coefficients, plan.restarts, gram_perturbation(options.precision)) >
           kRoundable) {
     plan.exact_steps = static_cast<int>(options.coefficients.size());
@@ -91,8 +91,7 @@ double cubic_flops(const NewtonSchulzPlan& plan, double m) {
 }  // namespace
 
 bool rounds_wide(const NewtonSchulzPlan& plan, std::size_t begin) {
-  return plan.precision == MatrixPrecision::kBFloat16 &&
-         begin >= static_cast<std::size_t>(plan.exact_steps);
+  return plan.precision == DType::kBFloat16 && begin >= static_cast<std::size_t>(plan.exact_steps);
 }
 
 bool rounds_small(

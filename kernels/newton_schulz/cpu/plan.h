@@ -14,7 +14,7 @@ namespace muster::kernels {
 
 struct NewtonSchulzPlan {
   std::vector<NewtonSchulzStep> coefficients;
-  MatrixPrecision precision{MatrixPrecision::kFloat32};
+  DType precision{DType::kFloat32};
   // In bf16 the Gram form rounds the small matrices in the last so many steps of a stretch only: an
   // error of an earlier one is multiplied too often (docs/concepts/kernels.md has what that costs
   // and saves).
@@ -41,11 +41,11 @@ struct NewtonSchulzPlan {
     double perturbation);
 
 // Rounding gives R false eigenvalues below 0, and a step multiplies those by a^2 and more.
-[[nodiscard]] double gram_perturbation(MatrixPrecision precision);
+[[nodiscard]] double gram_perturbation(DType precision);
 
 // The fewest restarts, at the best places, that keep gram_condition in the bounds of a precision.
 [[nodiscard]] std::vector<int> place_restarts(
-    std::span<const NewtonSchulzStep> coefficients, MatrixPrecision precision);
+    std::span<const NewtonSchulzStep> coefficients, DType precision);
 
 [[nodiscard]] std::vector<double> newton_schulz_envelope(
     std::span<const NewtonSchulzStep> coefficients);

@@ -11,8 +11,8 @@ namespace muster::kernels {
 namespace {
 
 // The result carries about this many times the rounding of its operands: 1e-4 relative in fp32.
-double condition_limit(MatrixPrecision precision) {
-  return precision == MatrixPrecision::kBFloat16 ? 100 : 2000;
+double condition_limit(DType precision) {
+  return precision == DType::kBFloat16 ? 100 : 2000;
 }
 
 // Singular values from 1e-6 to 1 by steps of 0.5 %, and 0: the polynomials bend much more slowly.
@@ -96,8 +96,8 @@ std::vector<std::vector<double>> stretch_conditions(
 }  // namespace
 
 // 4e-4 for bf16 (Zhang, Amsel, Chen, Dao), 1e-6 for fp32 (a few units of its rounding).
-double gram_perturbation(MatrixPrecision precision) {
-  return precision == MatrixPrecision::kBFloat16 ? 4e-4 : 1e-6;
+double gram_perturbation(DType precision) {
+  return precision == DType::kBFloat16 ? 4e-4 : 1e-6;
 }
 
 double gram_condition(
@@ -119,8 +119,7 @@ double gram_condition(
   return worst;
 }
 
-std::vector<int> place_restarts(
-    std::span<const NewtonSchulzStep> coefficients, MatrixPrecision precision) {
+std::vector<int> place_restarts(std::span<const NewtonSchulzStep> coefficients, DType precision) {
   const std::size_t steps = coefficients.size();
   if (steps < 2) {
     return {};

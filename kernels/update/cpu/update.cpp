@@ -46,7 +46,7 @@ void check_common(const UpdateTensors& tensors, const UpdateStep& step, bool nee
           (tensors.gradient != nullptr && (!needs_parameter || tensors.parameter != nullptr)),
       "an update rule needs parameter and gradient");
   MUSTER_CHECK(
-      tensors.narrow_copy == nullptr || tensors.narrow_type != FloatType::kFloat32,
+      tensors.narrow_copy == nullptr || tensors.narrow_type != DType::kFloat32,
       "the copy of a parameter is of 16 bits");
   MUSTER_CHECK(step.step >= 1, "applied updates are counted from 1");
 }

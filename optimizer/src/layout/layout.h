@@ -26,7 +26,7 @@ namespace muster::optimizer {
 struct BufferKey {
   Placement placement{Placement::kReplicated};
   bool matrices{false};  // Muon's
-  FloatType dtype{FloatType::kFloat32};
+  DType dtype{DType::kFloat32};
 
   friend auto operator<=>(const BufferKey&, const BufferKey&) = default;
 };

@@ -40,27 +40,17 @@ std::size_t quant_blocks(const RoutedParameter& parameter, const Shard& shard) {
          blocks_in(rest % parameter.unit);
 }
 
-const char* short_name(FloatType type) {
-  switch (type) {
-    case FloatType::kBFloat16:
-      return "bf16";
-    case FloatType::kFloat16:
-      return "fp16";
-    case FloatType::kFloat32:
-      break;
-  }
-  return "fp32";
-}
-
 std::string name_of(const BufferKey& key) {
-  return std::string{key.placement == Placement::kExpert ? "expert " : "replicated "} +
-         (key.matrices ? "matrices " : "elementwise ") + short_name(key.dtype);
+  return concat(
+      key.placement == Placement::kExpert ? "expert " : "replicated ",
+      key.matrices ? "matrices " : "elementwise ",
+      short_name(key.dtype));
 }
 
 // Costs that are the same on every rank of the region.
 RankCost common_cost(const BufferPlan& plan) {
   const auto size = static_cast<double>(plan.size);
-  const auto bytes = static_cast<double>(kernels::size_bytes(plan.key.dtype));
+  const auto bytes = static_cast<double>(size_bytes(plan.key.dtype));
   const double rho = 1.0 - 1.0 / plan.ranks;
   RankCost cost;
   cost.parameter_bytes = bytes * size;
@@ -237,7 +227,7 @@ RegionCost cost_region(
     const Routing& routing, const OptimizerOptions& options, const BufferKey& key, int ranks) {
   RegionCost region;
   region.cost.resize(static_cast<std::size_t>(ranks));
-  const bool narrow = key.dtype != FloatType::kFloat32;
+  const bool narrow = key.dtype != DType::kFloat32;
   CutRows cut_rows{routing, options};
   const ShardVisitor add_piece = [&](int rank, const Shard& shard) {
     cut_rows.add(shard);

@@ -52,10 +52,15 @@ class HashText {
   std::ostringstream text_;
 };
 
+// The numbers that hashes have used since before DType. Other types are refused earlier.
+int float_code(DType dtype) {
+  return dtype == DType::kBFloat16 ? 1 : dtype == DType::kFloat16 ? 2 : 0;
+}
+
 void add_parameter(HashText& text, const RoutedParameter& parameter) {
   const ParameterSpec& spec = parameter.spec;
   const RouteRule& rule = parameter.route;
-  text << spec.name << spec.shape << spec.placement << spec.dtype;
+  text << spec.name << spec.shape << spec.placement << float_code(spec.dtype);
   text << spec.blocks.rows << spec.blocks.repeats << spec.blocks.merge_repeats;
   text << rule.rule << rule.group << rule.weight_decay << rule.learning_rate_scale;
   text << rule.state_type << parameter.state_type;
@@ -68,7 +73,7 @@ void add_muon(HashText& text, const MuonOptions& muon) {
   for (const kernels::NewtonSchulzStep& step : muon.custom_coefficients) {
     text << step[0] << step[1] << step[2];
   }
-  text << muon.form << muon.precision;
+  text << muon.form << float_code(muon.precision);
 }
 
 void add_rules(HashText& text, const OptimizerOptions& options) {

@@ -200,6 +200,14 @@ Expected<Routing> route(std::vector<ParameterSpec> specs, std::span<const RouteR
           "a parameter of shape " + shape_text(spec.shape) +
           " has an empty name; checkpoints need one");
     }
+    if (spec.dtype != DType::kFloat32 && spec.dtype != DType::kBFloat16 &&
+        spec.dtype != DType::kFloat16) {
+      return invalid_argument(
+          "dtype of parameter '",
+          spec.name,
+          "' must be fp32, bf16 or fp16, got ",
+          short_name(spec.dtype));
+    }
     if (!names.insert(spec.name).second) {
       return invalid_argument("parameter name '" + spec.name + "' is used twice");
     }

@@ -88,6 +88,9 @@ Status validate(const MuonOptions& options) {
   MUSTER_RETURN_IF_ERROR(require(
       options.polar_express_safety >= 1 && options.polar_express_safety <= 2,
       "muon.polar_express_safety must be in [1, 2]"));
+  MUSTER_RETURN_IF_ERROR(require(
+      options.precision == DType::kFloat32 || options.precision == DType::kBFloat16,
+      concat("muon.precision must be fp32 or bf16, got ", short_name(options.precision))));
   MUSTER_RETURN_IF_ERROR(validate_custom_coefficients(options));
   return check_coefficients(newton_schulz_coefficients(options))
       .context(

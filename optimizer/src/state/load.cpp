@@ -32,7 +32,7 @@ void store(
       return;
     case StateType::kBFloat16:
       kernels::narrow(
-          FloatType::kBFloat16,
+          DType::kBFloat16,
           values,
           {reinterpret_cast<std::uint16_t*>(to), values.size()});  // NOLINT
       return;
@@ -162,7 +162,7 @@ Status StateLoader::widen(
       std::vector<std::uint16_t> bits(out.size());
       MUSTER_RETURN_IF_ERROR(
           source_->read(saved.name, begin, std::as_writable_bytes(std::span{bits})));
-      kernels::widen(FloatType::kBFloat16, bits, out);
+      kernels::widen(DType::kBFloat16, bits, out);
       return {};
     }
     case StateType::kInt8Block:

@@ -49,7 +49,7 @@ class ParamBuffer {
 
   [[nodiscard]] comm::Communicator& holders() const { return *holders_; }
 
-  [[nodiscard]] bool is_narrow() const { return plan_.key.dtype != FloatType::kFloat32; }
+  [[nodiscard]] bool is_narrow() const { return plan_.key.dtype != DType::kFloat32; }
 
   [[nodiscard]] std::span<float> values() const { return values_; }  // fp32 buffers
 

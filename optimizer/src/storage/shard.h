@@ -33,7 +33,7 @@ struct ShardState {
   std::span<float> value;       // in the buffer, or `master` for 16-bit parameters
   std::span<float> gradient;
   std::span<std::uint16_t> narrow_copy;  // in the buffer; empty for fp32 parameters
-  FloatType narrow_type{FloatType::kFloat32};
+  DType narrow_type{DType::kFloat32};
   std::vector<float> master;
   StateBuffer first;   // Adam's m, momentum, Muon's M
   StateBuffer second;  // v

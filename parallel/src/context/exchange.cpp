@@ -87,7 +87,7 @@ Status check_context_call(const ContextCall& call, const kernels::MobaOptions* o
     return invalid_argument(
         "plan is for ", call.plan.ranks(), " ranks, the communicator has ", call.world.size());
   }
-  if (call.problem.type != kernels::AttentionType::kFloat32) {
+  if (call.problem.type != DType::kFloat32) {
     return invalid_argument(
         "problem.type must be kFloat32: partial results of a narrower type lose what they sum");
   }

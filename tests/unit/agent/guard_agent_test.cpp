@@ -260,7 +260,7 @@ GroupOptions guarded_run() {
   group.total_steps = 14;
   for (const char* name : {"wq", "wk"}) {
     optimizer::ParameterSpec spec{name, {8, 4}};
-    spec.dtype = optimizer::FloatType::kFloat16;
+    spec.dtype = DType::kFloat16;
     group.specs.push_back(spec);
   }
   group.specs.push_back({"bias", {9}});

@@ -72,7 +72,7 @@ TEST(ModelFile, ReadsEveryKeyOfAParameterAndARoute) {
   EXPECT_EQ(model.options.cut_granularity, 512);
   const optimizer::ParameterSpec& spec = model.specs.at(0);
   EXPECT_THAT(spec.shape, ElementsAre(4, 8, 6));
-  EXPECT_EQ(spec.dtype, optimizer::FloatType::kBFloat16);
+  EXPECT_EQ(spec.dtype, DType::kBFloat16);
   EXPECT_EQ(spec.placement, optimizer::Placement::kExpert);
   EXPECT_EQ(spec.blocks, (optimizer::MatrixBlocks{{2}, 4, true}));
   const optimizer::RouteRule& route = model.options.routes.at(0);
@@ -87,7 +87,7 @@ TEST(ModelFile, ReadsEveryKeyOfAParameterAndARoute) {
   EXPECT_EQ(muon.scale, optimizer::MuonScale::kKeller);
   EXPECT_EQ(muon.momentum_form, optimizer::MomentumForm::kEma);
   EXPECT_EQ(muon.form, kernels::NewtonSchulzForm::kGram);
-  EXPECT_EQ(muon.precision, kernels::MatrixPrecision::kBFloat16);
+  EXPECT_EQ(muon.precision, DType::kBFloat16);
 }
 
 TEST(ModelFile, JsonIsReadToo) {

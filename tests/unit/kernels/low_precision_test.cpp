@@ -16,29 +16,29 @@ using test::normal_values;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-std::uint16_t narrow_one(FloatType type, float value) {
+std::uint16_t narrow_one(DType type, float value) {
   std::uint16_t bits = 0;
   narrow(type, {&value, 1}, {&bits, 1});
   return bits;
 }
 
-float widen_one(FloatType type, std::uint16_t bits) {
+float widen_one(DType type, std::uint16_t bits) {
   float value = 0;
   widen(type, {&bits, 1}, {&value, 1});
   return value;
 }
 
 TEST(LowPrecision, Bf16IsTheUpperHalfOfAFloat) {
-  EXPECT_EQ(narrow_one(FloatType::kBFloat16, 1.0F), 0x3F80);
-  EXPECT_EQ(narrow_one(FloatType::kBFloat16, -2.0F), 0xC000);
-  EXPECT_EQ(narrow_one(FloatType::kBFloat16, 0.999F), 0x3F80);
-  EXPECT_EQ(widen_one(FloatType::kBFloat16, 0x3F81), 1.0078125F);
+  EXPECT_EQ(narrow_one(DType::kBFloat16, 1.0F), 0x3F80);
+  EXPECT_EQ(narrow_one(DType::kBFloat16, -2.0F), 0xC000);
+  EXPECT_EQ(narrow_one(DType::kBFloat16, 0.999F), 0x3F80);
+  EXPECT_EQ(widen_one(DType::kBFloat16, 0x3F81), 1.0078125F);
 }
 
 TEST(LowPrecision, Bf16TiesGoToEven) {
-  EXPECT_EQ(narrow_one(FloatType::kBFloat16, std::bit_cast<float>(0x3F808000U)), 0x3F80);
-  EXPECT_EQ(narrow_one(FloatType::kBFloat16, std::bit_cast<float>(0x3F818000U)), 0x3F82);
-  EXPECT_EQ(narrow_one(FloatType::kBFloat16, std::bit_cast<float>(0x3F808001U)), 0x3F81);
+  EXPECT_EQ(narrow_one(DType::kBFloat16, std::bit_cast<float>(0x3F808000U)), 0x3F80);
+  EXPECT_EQ(narrow_one(DType::kBFloat16, std::bit_cast<float>(0x3F818000U)), 0x3F82);
+  EXPECT_EQ(narrow_one(DType::kBFloat16, std::bit_cast<float>(0x3F808001U)), 0x3F81);
 }
 
 TEST(LowPrecision, Fp16GoldenValues) {
@@ -60,12 +60,12 @@ TEST(LowPrecision, Fp16GoldenValues) {
       {0x1.ffep-15F, 0x0400},    // the largest subnormal rounds up into the normals
       {0.1F, 0x2E66}};
   for (const auto& [value, bits] : golden) {
-    EXPECT_EQ(narrow_one(FloatType::kFloat16, value), bits) << value;
+    EXPECT_EQ(narrow_one(DType::kFloat16, value), bits) << value;
   }
 }
 
 TEST(LowPrecision, EveryFiniteSixteenBitFloatSurvivesTheWayThroughFp32) {
-  for (const FloatType type : {FloatType::kBFloat16, FloatType::kFloat16}) {
+  for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
     std::vector<std::uint16_t> bits(65536);
     for (std::size_t i = 0; i < bits.size(); ++i) {
       bits[i] = static_cast<std::uint16_t>(i);
@@ -87,7 +87,7 @@ TEST(LowPrecision, EveryFiniteSixteenBitFloatSurvivesTheWayThroughFp32) {
 // The 16-bit float next to x by search among all of them.
 TEST(LowPrecision, NarrowingFindsTheNearestValue) {
   const auto values = cast<float>(normal_values(11, 2000, 1e-3));
-  for (const FloatType type : {FloatType::kBFloat16, FloatType::kFloat16}) {
+  for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
     for (const float value : values) {
       const std::uint16_t bits = narrow_one(type, value);
       const auto error = [&](int step) {
@@ -103,20 +103,20 @@ TEST(LowPrecision, NarrowingFindsTheNearestValue) {
 TEST(LowPrecision, NanStaysNanAndInfinityStays) {
   // A NaN whose payload lies below the cut must not become infinity.
   const float hidden = std::bit_cast<float>(0x7F800001U);
-  for (const FloatType type : {FloatType::kBFloat16, FloatType::kFloat16}) {
+  for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
     EXPECT_TRUE(std::isnan(widen_one(type, narrow_one(type, kNan))));
     EXPECT_TRUE(std::isnan(widen_one(type, narrow_one(type, hidden))));
     EXPECT_TRUE(std::isnan(widen_one(type, narrow_one(type, -kNan))));
     EXPECT_EQ(widen_one(type, narrow_one(type, kInfinity)), kInfinity);
     EXPECT_EQ(widen_one(type, narrow_one(type, -kInfinity)), -kInfinity);
   }
-  EXPECT_EQ(narrow_one(FloatType::kBFloat16, std::numeric_limits<float>::max()), 0x7F80);
+  EXPECT_EQ(narrow_one(DType::kBFloat16, std::numeric_limits<float>::max()), 0x7F80);
 }
 
 TEST(LowPrecision, AnElementDoesNotDependOnItsPlaceInTheArray) {
   const auto values = cast<float>(normal_values(12, 53));
   std::vector<std::uint16_t> whole(53);
-  for (const FloatType type : {FloatType::kBFloat16, FloatType::kFloat16}) {
+  for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
     narrow(type, values, whole);
     for (std::size_t i = 0; i < values.size(); ++i) {
       ASSERT_EQ(whole[i], narrow_one(type, values[i]));
@@ -128,12 +128,12 @@ TEST(LowPrecision, ScalingScalesMasterAndCopy) {
   auto values = cast<float>(normal_values(13, 37));
   const auto before = values;
   std::vector<std::uint16_t> copy(37);
-  scale_elements(values, copy, FloatType::kBFloat16, 0.75);
+  scale_elements(values, copy, DType::kBFloat16, 0.75);
   for (std::size_t i = 0; i < values.size(); ++i) {
     EXPECT_EQ(values[i], before[i] * 0.75F);
-    EXPECT_EQ(copy[i], narrow_one(FloatType::kBFloat16, values[i]));
+    EXPECT_EQ(copy[i], narrow_one(DType::kBFloat16, values[i]));
   }
-  scale_elements(values, {}, FloatType::kBFloat16, 1);
+  scale_elements(values, {}, DType::kBFloat16, 1);
   EXPECT_EQ(values[5], before[5] * 0.75F);
 }
 
@@ -243,8 +243,8 @@ TEST(StochasticRounding, ExactAndNonfiniteValuesPass) {
     EXPECT_EQ(bits[2], 0x8000);
     EXPECT_EQ(bits[3], 0x7F80);
     EXPECT_EQ(bits[4], 0xFF80);
-    EXPECT_TRUE(std::isnan(widen_one(FloatType::kBFloat16, bits[5])));
-    EXPECT_TRUE(std::isnan(widen_one(FloatType::kBFloat16, bits[6])));
+    EXPECT_TRUE(std::isnan(widen_one(DType::kBFloat16, bits[5])));
+    EXPECT_TRUE(std::isnan(widen_one(DType::kBFloat16, bits[6])));
   }
 }
 

@@ -92,7 +92,7 @@ inline OptimizerOptions uneven_options(Layout layout) {
 }
 
 // Large enough for 8-bit states, units that end within a block, one parameter that stays fp32.
-inline std::vector<ParameterSpec> large_model(FloatType dtype = FloatType::kFloat32) {
+inline std::vector<ParameterSpec> large_model(DType dtype = DType::kFloat32) {
   return {
       {"embedding", {131, 67}, Placement::kReplicated, dtype},
       {"norm", {13}, Placement::kReplicated, dtype},

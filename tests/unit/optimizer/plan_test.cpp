@@ -130,7 +130,7 @@ TEST(Plan, ReductionAndGatherFollowTheRingFormulas) {
        {Layout::kWholeMatrices, Layout::kFlatRedundant, Layout::kFlatOwner, Layout::kRowShards}) {
     std::vector<ParameterSpec> specs = dense_7b();
     for (ParameterSpec& spec : specs) {
-      spec.dtype = FloatType::kBFloat16;
+      spec.dtype = DType::kBFloat16;
     }
     const RegionCost region = reported(specs, options_for(layout), 64).regions.at(0);
     for (const RankCost& cost : region.cost) {

@@ -109,7 +109,7 @@ TEST(QkClip, ReachesEveryRankWhoeverOwnsTheRows) {
 
 struct Placement16 {
   Layout layout;
-  FloatType dtype;
+  DType dtype;
 };
 
 class QkClipOfMasters : public ::testing::TestWithParam<Placement16> {};
@@ -174,16 +174,16 @@ INSTANTIATE_TEST_SUITE_P(
     LayoutsAndTypes,
     QkClipOfMasters,
     ::testing::Values(
-        Placement16{Layout::kWholeMatrices, FloatType::kBFloat16},
-        Placement16{Layout::kFlatRedundant, FloatType::kBFloat16},
-        Placement16{Layout::kFlatOwner, FloatType::kFloat16},
-        Placement16{Layout::kRowShards, FloatType::kBFloat16},
-        Placement16{Layout::kReplicated, FloatType::kFloat16},
-        Placement16{Layout::kWholeMatrices, FloatType::kFloat32},
-        Placement16{Layout::kFlatRedundant, FloatType::kFloat32},
-        Placement16{Layout::kFlatOwner, FloatType::kFloat32},
-        Placement16{Layout::kRowShards, FloatType::kFloat32},
-        Placement16{Layout::kReplicated, FloatType::kFloat32}));
+        Placement16{Layout::kWholeMatrices, DType::kBFloat16},
+        Placement16{Layout::kFlatRedundant, DType::kBFloat16},
+        Placement16{Layout::kFlatOwner, DType::kFloat16},
+        Placement16{Layout::kRowShards, DType::kBFloat16},
+        Placement16{Layout::kReplicated, DType::kFloat16},
+        Placement16{Layout::kWholeMatrices, DType::kFloat32},
+        Placement16{Layout::kFlatRedundant, DType::kFloat32},
+        Placement16{Layout::kFlatOwner, DType::kFloat32},
+        Placement16{Layout::kRowShards, DType::kFloat32},
+        Placement16{Layout::kReplicated, DType::kFloat32}));
 
 TEST(QkClip, LeavesOptimizerStatesAlone) {
   run_ranks(1, [](comm::Communicator& world) {

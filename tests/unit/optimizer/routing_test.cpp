@@ -197,7 +197,7 @@ TEST(Routing, TheHashDiffersWithEverythingRanksMustAgreeOn) {
       [](Input& in) {
         in.spec.shape = {6, 8};
       },
-      [](Input& in) { in.spec.dtype = FloatType::kBFloat16; },
+      [](Input& in) { in.spec.dtype = DType::kBFloat16; },
       [](Input& in) {
         in.spec.blocks = {{4}, 2, false};
       },
@@ -232,7 +232,7 @@ TEST(Routing, TheHashDiffersWithEverythingRanksMustAgreeOn) {
       [](Input& in) { in.options.muon.momentum_form = MomentumForm::kEma; },
       [](Input& in) { in.options.muon.scale = MuonScale::kKeller; },
       [](Input& in) { in.options.muon.form = kernels::NewtonSchulzForm::kStandard; },
-      [](Input& in) { in.options.muon.precision = kernels::MatrixPrecision::kBFloat16; },
+      [](Input& in) { in.options.muon.precision = DType::kBFloat16; },
       [](Input& in) { in.options.muon.polar_express_safety = 1.05; },
       [](Input& in) {
         in.options.muon.custom_coefficients = {{1.5, -0.5, 0.0}};

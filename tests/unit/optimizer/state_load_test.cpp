@@ -108,7 +108,7 @@ TEST(StateLoad, RoundsFullStatesToWhatTheRouteAsksFor) {
   with_loaded(
       full, large_options(Layout::kWholeMatrices, StateType::kBFloat16), [&](Optimizer& optimizer) {
         std::vector<std::uint16_t> nearest(m.size());
-        kernels::narrow(FloatType::kBFloat16, m, nearest);
+        kernels::narrow(DType::kBFloat16, m, nearest);
         const auto entry = saved_again(optimizer, "adamw_m/embedding");
         EXPECT_EQ(std::memcmp(entry.bytes.data(), nearest.data(), entry.bytes.size()), 0);
       });
@@ -147,7 +147,7 @@ TEST(StateLoad, WidensCompressedStatesWhereverTheyAreCut) {
       const StateStore::Entry& entry = small.entries().at(name);
       if (state == StateType::kBFloat16) {
         std::vector<std::uint16_t> bits(wide.size());
-        kernels::narrow(FloatType::kBFloat16, wide, bits);
+        kernels::narrow(DType::kBFloat16, wide, bits);
         EXPECT_EQ(std::memcmp(entry.bytes.data(), bits.data(), entry.bytes.size()), 0) << name;
         continue;
       }

@@ -204,7 +204,7 @@ TEST(ReshardExperts, ExpertParallelTrainingGivesTheBitsOfOneRankWithAllExperts) 
 }
 
 TEST(ReshardPrecision, SixteenBitParametersKeepTypeAndMaster) {
-  for (const FloatType dtype : {FloatType::kBFloat16, FloatType::kFloat16}) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     const auto specs = large_model(dtype);
     Saved saved =
         train_and_save(2, specs, large_options(Layout::kFlatOwner, StateType::kFloat32), 2, 2);

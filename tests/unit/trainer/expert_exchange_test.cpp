@@ -105,7 +105,7 @@ TEST(MoeLmExpertExchange, InBf16BothFollowEachOtherWithinItsRounding) {
   TrainOptions options = paged_options();
   options.model.ffn = 64;
   options.ep_size = 2;
-  options.update.parameter_type = optimizer::FloatType::kBFloat16;
+  options.update.parameter_type = DType::kBFloat16;
   // Rows and activations of the balanced exchange are bf16 too: 2^-9 of an activation, averaged
   // over hundreds of tokens.
   expect_near(losses_of_job(2, balanced(options)), losses_of_job(2, options), 4e-3);
@@ -194,7 +194,7 @@ TEST(MoeLmRouter, SigmoidScoresASharedExpertAndAZLossTrain) {
 TEST(MoeLmExpertExchange, RefusesWhatItCannotCarryWithTheRemedy) {
   TrainOptions options = balanced(paged_options());
   options.ep_size = 2;
-  options.update.parameter_type = optimizer::FloatType::kFloat16;
+  options.update.parameter_type = DType::kFloat16;
   EXPECT_THAT(validate(options, 2).message(), HasSubstr("--param-dtype bf16 or fp32"));
   options = balanced(paged_options());
   options.ep_size = 4;

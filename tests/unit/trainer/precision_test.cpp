@@ -13,7 +13,6 @@
 namespace muster::moe_lm {
 namespace {
 
-using optimizer::FloatType;
 using optimizer::Layout;
 using optimizer::Rule;
 using optimizer::StateType;
@@ -37,7 +36,7 @@ void expect_learns(const std::vector<double>& losses) {
 TEST(MoeLmPrecision, SixteenBitParametersLearnAlmostLikeFp32) {
   TrainOptions options = wider_options();
   const auto full = losses_of_job(2, options);
-  for (const FloatType type : {FloatType::kBFloat16, FloatType::kFloat16}) {
+  for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
     options.update.parameter_type = type;
     const auto losses = losses_of_job(2, options);
     expect_learns(losses);
@@ -50,7 +49,7 @@ TEST(MoeLmPrecision, SixteenBitParametersLearnAlmostLikeFp32) {
 TEST(MoeLmPrecision, SixteenBitParametersEndWithTheSameBitsInEveryLayout) {
   TrainOptions options = wider_options();
   options.steps = 8;
-  options.update.parameter_type = FloatType::kBFloat16;
+  options.update.parameter_type = DType::kBFloat16;
   const std::string bits = final_bits(2, options);
   for (const Layout layout :
        {Layout::kFlatRedundant, Layout::kFlatOwner, Layout::kRowShards, Layout::kReplicated}) {
@@ -89,7 +88,7 @@ TEST(MoeLmPrecision, StochasticRoundingDoesNotDependOnTheLayout) {
 TEST(MoeLmPrecision, AnOverflowUnderFp16IsSkippedByAllRanksAndTrainingGoesOn) {
   TrainOptions options = wider_options();
   options.steps = 12;
-  options.update.parameter_type = FloatType::kFloat16;
+  options.update.parameter_type = DType::kFloat16;
   options.inject_nan = FaultPoint{1, 4};
   for (const auto& result : run_job(2, options)) {
     ASSERT_TRUE(result.ok()) << result.status().to_string();

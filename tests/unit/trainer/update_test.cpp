@@ -234,14 +234,14 @@ TEST(MoeLmUpdateFlags, SayHowParametersMove) {
   const UpdateOptions& update = line.options.update;
   EXPECT_EQ(update.layout, Layout::kRowShards);
   EXPECT_EQ(update.state_type, optimizer::StateType::kInt8Block);
-  EXPECT_EQ(update.parameter_type, optimizer::FloatType::kBFloat16);
+  EXPECT_EQ(update.parameter_type, DType::kBFloat16);
   const optimizer::OptimizerOptions chosen = optimizer_options(line.options);
   EXPECT_EQ(chosen.schedule.kind, optimizer::ScheduleKind::kWsd);
   EXPECT_EQ(chosen.schedule.cooldown_steps, 40);
   EXPECT_EQ(chosen.muon.scale, optimizer::MuonScale::kKeller);
   EXPECT_EQ(chosen.muon.newton_schulz_set, optimizer::NewtonSchulzSet::kPolarExpress);
   EXPECT_EQ(chosen.muon.newton_schulz_steps, 8);
-  EXPECT_EQ(chosen.muon.precision, kernels::MatrixPrecision::kBFloat16);
+  EXPECT_EQ(chosen.muon.precision, DType::kBFloat16);
   EXPECT_EQ(chosen.muon.momentum_form, optimizer::MomentumForm::kEma);
   EXPECT_EQ(chosen.muon.momentum, 0.9);
   EXPECT_EQ(chosen.adamw.beta2, 0.99);

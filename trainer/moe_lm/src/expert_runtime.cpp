@@ -39,7 +39,7 @@ ExpertRuntime::ExpertRuntime(
   layer_.ffn = model.ffn;
   if (options.experts.exchange == ExpertExchange::kMuster) {
     layer_.exchange.type = options.update.parameter_type;
-    if (layer_.exchange.type == kernels::FloatType::kBFloat16) {
+    if (layer_.exchange.type == DType::kBFloat16) {
       // A token's rows on one rank are summed there and sent as one.
       layer_.exchange.numerics = parallel::EpNumerics::kWireExact;
     }

@@ -45,7 +45,7 @@ class ExpertRuntime {
   [[nodiscard]] Deadline deadline() const { return Deadline::after(timeout_); }
 
   // Type of the rows between the blocks and their experts.
-  [[nodiscard]] kernels::FloatType row_type() const { return layer_.exchange.type; }
+  [[nodiscard]] DType row_type() const { return layer_.exchange.type; }
 
   [[nodiscard]] comm::Communicator& ranks() const { return ranks_; }
 

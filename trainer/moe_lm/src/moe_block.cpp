@@ -102,7 +102,7 @@ void MoeBlock::choose() {
 
 // Values as the exchange's rows: themselves, or narrowed into the room of that number.
 std::span<std::byte> MoeBlock::as_rows(std::vector<float>& values, std::size_t room) {
-  if (runtime_->row_type() == kernels::FloatType::kFloat32) {
+  if (runtime_->row_type() == DType::kFloat32) {
     return std::as_writable_bytes(std::span{values});
   }
   std::vector<std::uint16_t>& rows = narrow_[room];
@@ -112,7 +112,7 @@ std::span<std::byte> MoeBlock::as_rows(std::vector<float>& values, std::size_t r
 }
 
 void MoeBlock::from_rows(std::vector<float>& values, std::size_t room) {
-  if (runtime_->row_type() != kernels::FloatType::kFloat32) {
+  if (runtime_->row_type() != DType::kFloat32) {
     kernels::widen(runtime_->row_type(), narrow_[room], values);
   }
 }

@@ -94,10 +94,10 @@ Status validate_exchange(const TrainOptions& options) {
     return {};
   }
   MUSTER_RETURN_IF_ERROR(require(
-      options.update.parameter_type != optimizer::FloatType::kFloat16,
+      options.update.parameter_type != DType::kFloat16,
       "--ep muster moves fp32 or bf16 rows; use --param-dtype bf16 or fp32, or --ep alltoall"));
-  const std::int64_t bytes = model.experts / options.ep_size * model.d_model * model.ffn *
-                             size_bytes(options.update.parameter_type);
+  const std::int64_t bytes = size_bytes(
+      options.update.parameter_type, model.experts / options.ep_size * model.d_model * model.ffn);
   return require(
       bytes % static_cast<std::int64_t>(comm::kSymmetricGranularity) == 0,
       "--ep muster needs the experts of a rank to fill whole pages: experts / ep-size * d-model * "

@@ -8,8 +8,6 @@
 namespace muster::moe_lm {
 namespace {
 
-using kernels::MatrixPrecision;
-using optimizer::FloatType;
 using optimizer::StateType;
 
 template <typename T, std::size_t N>
@@ -46,11 +44,9 @@ Status validate(const UpdateOptions& options) {
   return {};
 }
 
-Expected<FloatType> parse_parameter_type(const std::string& name) {
-  static constexpr std::array<std::pair<const char*, FloatType>, 3> kKnown{
-      {{"fp32", FloatType::kFloat32},
-       {"bf16", FloatType::kBFloat16},
-       {"fp16", FloatType::kFloat16}}};
+Expected<DType> parse_parameter_type(const std::string& name) {
+  static constexpr std::array<std::pair<const char*, DType>, 3> kKnown{
+      {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}, {"fp16", DType::kFloat16}}};
   return parse(name, kKnown, "fp32, bf16, fp16");
 }
 
@@ -62,9 +58,9 @@ Expected<StateType> parse_state_type(const std::string& name) {
   return parse(name, kKnown, "fp32, bf16, int8");
 }
 
-Expected<MatrixPrecision> parse_matrix_precision(const std::string& name) {
-  static constexpr std::array<std::pair<const char*, MatrixPrecision>, 2> kKnown{
-      {{"fp32", MatrixPrecision::kFloat32}, {"bf16", MatrixPrecision::kBFloat16}}};
+Expected<DType> parse_matrix_precision(const std::string& name) {
+  static constexpr std::array<std::pair<const char*, DType>, 2> kKnown{
+      {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}}};
   return parse(name, kKnown, "fp32, bf16");
 }
 

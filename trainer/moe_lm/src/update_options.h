@@ -18,7 +18,7 @@ struct UpdateOptions {
   optimizer::Rule rule{optimizer::Rule::kMuon};
   optimizer::Layout layout{optimizer::Layout::kWholeMatrices};
   optimizer::StateType state_type{optimizer::StateType::kFloat32};
-  optimizer::FloatType parameter_type{optimizer::FloatType::kFloat32};
+  DType parameter_type{DType::kFloat32};
 
   optimizer::MuonOptions muon;
   bool per_head_muon{false};  // queries, keys and values orthogonalised head by head
@@ -40,10 +40,10 @@ struct UpdateOptions {
 [[nodiscard]] Status validate(const UpdateOptions& options);
 
 // "fp32", "bf16", "fp16".
-[[nodiscard]] Expected<optimizer::FloatType> parse_parameter_type(const std::string& name);
+[[nodiscard]] Expected<DType> parse_parameter_type(const std::string& name);
 // "fp32", "bf16", "int8".
 [[nodiscard]] Expected<optimizer::StateType> parse_state_type(const std::string& name);
 // "fp32", "bf16".
-[[nodiscard]] Expected<kernels::MatrixPrecision> parse_matrix_precision(const std::string& name);
+[[nodiscard]] Expected<DType> parse_matrix_precision(const std::string& name);
 
 }  // namespace muster::moe_lm

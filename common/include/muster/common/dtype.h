@@ -25,7 +25,33 @@ enum class DType : std::uint8_t {
   kBool,
 };
 
-[[nodiscard]] std::size_t size_bytes(DType dtype);
+[[nodiscard]] constexpr std::size_t size_bytes(DType dtype) {
+  switch (dtype) {
+    case DType::kUint8:
+    case DType::kInt8:
+    case DType::kBool:
+      return 1;
+    case DType::kBFloat16:
+    case DType::kFloat16:
+    case DType::kInt16:
+    case DType::kUint16:
+      return 2;
+    case DType::kFloat32:
+    case DType::kInt32:
+    case DType::kUint32:
+      return 4;
+    case DType::kFloat64:
+    case DType::kInt64:
+    case DType::kUint64:
+      break;
+  }
+  return 8;
+}
+
+// Returns the bytes of `count` elements.
+[[nodiscard]] constexpr std::int64_t size_bytes(DType dtype, std::int64_t count) {
+  return count * static_cast<std::int64_t>(size_bytes(dtype));
+}
 
 // Returns the long name: "float32", "bfloat16", "int64", "bool".
 [[nodiscard]] std::string_view to_string(DType dtype);

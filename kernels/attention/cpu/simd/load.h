@@ -96,8 +96,8 @@ struct Half {
 };
 
 template <typename F>
-MUSTER_INLINE void with_type(AttentionType type, F f) {
-  if (type == AttentionType::kBFloat16) {
+MUSTER_INLINE void with_type(DType type, F f) {
+  if (type == DType::kBFloat16) {
     f(Half<true>{});
   } else {
     f(Half<false>{});

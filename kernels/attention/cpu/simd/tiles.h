@@ -18,7 +18,7 @@
 // Thread-safety: functions of their arguments.
 #pragma once
 
-#include <muster/kernels/attention_type.h>
+#include <muster/common/dtype.h>
 
 #include <cstdint>
 
@@ -39,7 +39,7 @@ constexpr std::int64_t flash_round_up(std::int64_t count, std::int64_t multiple)
 
 // Row i, `head_dim` elements of `type`, begins offsets[i] (null: i * stride) elements from `data`.
 struct FlashRows {
-  AttentionType type{AttentionType::kFloat32};
+  DType type{DType::kFloat32};
   const void* data{nullptr};
   const std::int64_t* offsets{nullptr};
   std::int64_t stride{0};
@@ -49,7 +49,7 @@ struct FlashRows {
 
 // The same for results.
 struct FlashTarget {
-  AttentionType type{AttentionType::kFloat32};
+  DType type{DType::kFloat32};
   void* data{nullptr};
   const std::int64_t* offsets{nullptr};
   std::int64_t stride{0};
@@ -173,6 +173,6 @@ struct FlashTable {
 // The tiles for problems of a type on this machine: T double for kFloat64, else float.
 // MUSTER_KERNELS_ISA=baseline|avx2|avx512 asks for lesser ones (avx512: without AVX512_BF16).
 template <typename T>
-[[nodiscard]] const FlashTable<T>& flash_table(AttentionType type);
+[[nodiscard]] const FlashTable<T>& flash_table(DType type);
 
 }  // namespace muster::kernels

@@ -142,9 +142,9 @@ void multiply_panels(const PanelProduct& product) {
 
 }  // namespace
 
-void multiply(PanelType type, const PanelProduct& product) {
+void multiply(DType type, const PanelProduct& product) {
 #if defined(__AVX512BF16__)
-  if (type == PanelType::kBFloat16) {
+  if (type == DType::kBFloat16) {
     multiply_panels<PairMultiplyAdd>(product);
     return;
   }

@@ -68,8 +68,8 @@ MUSTER_INLINE Pack<float> broadcast_bits(const float* p) {
 }
 #endif
 
-void pack(PanelSide side, PanelType type, const PanelSource& source, float* to);
-void multiply(PanelType type, const PanelProduct& product);
+void pack(PanelSide side, DType type, const PanelSource& source, float* to);
+void multiply(DType type, const PanelProduct& product);
 void mirror(float* c, std::int64_t stride, std::int64_t n, std::int64_t begin, std::int64_t end);
 void transpose(
     const float* from,

@@ -206,20 +206,20 @@ void round_to_bf16(float* values, std::int64_t count) {
 
 }  // namespace
 
-void pack(PanelSide side, PanelType type, const PanelSource& source, float* to) {
+void pack(PanelSide side, DType type, const PanelSource& source, float* to) {
   if (source.halves != nullptr) {
     pack_side<Bf16Unit>(side, source, source.halves, to);
     return;
   }
 #if defined(__AVX512BF16__)
-  if (type == PanelType::kBFloat16) {
+  if (type == DType::kBFloat16) {
     pack_side<Pair>(side, source, source.data, to);
     return;
   }
   pack_side<Single>(side, source, source.data, to);
 #else
   pack_side<Single>(side, source, source.data, to);
-  if (type == PanelType::kBFloat16) {
+  if (type == DType::kBFloat16) {
     const std::int64_t lines =
         side == PanelSide::kLeft ? static_cast<std::int64_t>(kLeftLines) : kRightLines;
     round_to_bf16(to, (source.lines + lines - 1) / lines * lines * source.depth);

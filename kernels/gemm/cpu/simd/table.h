@@ -7,11 +7,12 @@
 // floats with the low half rounded away: the same numbers, summed in another order.
 #pragma once
 
+#include <muster/common/dtype.h>
+
 #include <cstdint>
 
 namespace muster::kernels {
 
-enum class PanelType : std::uint8_t { kFloat32, kBFloat16 };
 enum class PanelSide : std::uint8_t { kLeft, kRight };
 
 // `lines` rows of the left or columns of the right operand over `depth` terms of the sums, any
@@ -59,8 +60,8 @@ struct GemmTable {
 
   // Writes panel after panel, each units * (lines of a panel of that side) units; lines that the
   // last one lacks are 0.
-  void (*pack)(PanelSide side, PanelType type, const PanelSource& source, float* to){nullptr};
-  void (*multiply)(PanelType type, const PanelProduct& product){nullptr};
+  void (*pack)(PanelSide side, DType type, const PanelSource& source, float* to){nullptr};
+  void (*multiply)(DType type, const PanelProduct& product){nullptr};
   // c[n, n] above the diagonal = below it, for the columns [begin, end) of the lower part.
   void (*mirror)(
       float* c, std::int64_t stride, std::int64_t n, std::int64_t begin, std::int64_t end){nullptr};
@@ -78,8 +79,8 @@ struct GemmTable {
   void (*probe_add)(const float* row, std::int64_t cols, const float* signs, float* y){nullptr};
   void (*probe_dot)(const float* row, std::int64_t cols, const float* y, float* dots){nullptr};
 
-  [[nodiscard]] std::int64_t units(PanelType type, std::int64_t depth) const {
-    return type == PanelType::kBFloat16 && bf16_pairs ? (depth + 1) / 2 : depth;
+  [[nodiscard]] std::int64_t units(DType type, std::int64_t depth) const {
+    return type == DType::kBFloat16 && bf16_pairs ? (depth + 1) / 2 : depth;
   }
 };
 

@@ -17,8 +17,8 @@
 // duration.
 #pragma once
 
+#include <muster/common/dtype.h>
 #include <muster/common/expected.h>
-#include <muster/kernels/attention_type.h>
 
 #include <cstdint>
 #include <span>
@@ -42,7 +42,7 @@ struct AttentionOutput {
 };
 
 struct AttentionProblem {
-  AttentionType type{AttentionType::kFloat32};
+  DType type{DType::kFloat32};
   int heads{0};
   int kv_heads{0};                     // divides heads; zero stands for heads
   int head_dim{0};                     // 8 to 256
@@ -125,7 +125,7 @@ void merge_partial_attention(
 
 // "avx512_bf16", "avx512", "avx2" or "baseline": the loops that a call of this type runs on this
 // machine.
-[[nodiscard]] const char* attention_path(AttentionType type);
+[[nodiscard]] const char* attention_path(DType type);
 
 // Multiply-adds * 2 of the visible pairs, forward 4 d, backward 10 d each.
 [[nodiscard]] double attention_flops(const AttentionProblem& problem, bool backward);

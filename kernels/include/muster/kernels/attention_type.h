@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types of attention.
+// Forwards to muster/common/dtype.h for one release.
 #pragma once
 
-#include <cstdint>
+#include <muster/common/dtype.h>
 
 namespace muster::kernels {
 
-// bf16 elements are carried as std::uint16_t; all sums run in fp32. kFloat64 is for gradient tests.
-enum class AttentionType : std::uint8_t { kFloat32, kBFloat16, kFloat64 };
+using AttentionType [[deprecated("use muster::DType")]] = DType;
 
 }  // namespace muster::kernels

@@ -30,7 +30,7 @@ struct GroupedProblem {
   RowGroups groups;
   std::int64_t in{0};
   std::int64_t out{0};
-  FloatType type{FloatType::kFloat32};  // of x, y, weights, dy, dx: kFloat32 or kBFloat16
+  DType type{DType::kFloat32};  // of x, y, weights, dy, dx: kFloat32 or kBFloat16
   int threads{1};
 };
 

@@ -4,21 +4,20 @@
 // Bits are carried as std::uint16_t: bf16 is the upper half of an fp32, fp16 is IEEE binary16.
 #pragma once
 
+#include <muster/common/dtype.h>
+
 #include <array>
 #include <cstdint>
 #include <span>
 
 namespace muster::kernels {
 
-enum class FloatType : std::uint8_t { kFloat32, kBFloat16, kFloat16 };
-
-[[nodiscard]] const char* to_string(FloatType type);
-[[nodiscard]] std::int64_t size_bytes(FloatType type);
+using FloatType [[deprecated("use muster::DType")]] = DType;
 
 // Round to nearest even; NaN stays NaN, overflow becomes infinity. `type` is a 16-bit type; spans
 // of equal length.
-void narrow(FloatType type, std::span<const float> from, std::span<std::uint16_t> to);
-void widen(FloatType type, std::span<const std::uint16_t> from, std::span<float> to);
+void narrow(DType type, std::span<const float> from, std::span<std::uint16_t> to);
+void widen(DType type, std::span<const std::uint16_t> from, std::span<float> to);
 
 // Source of the random bits of one tensor's stochastic rounding: a function of (seed, step, tensor,
 // element index in the global tensor), so that it is reproducible and does not depend on how the

@@ -12,6 +12,8 @@
 // Thread-safety: functions of their arguments; a workspace belongs to one call at a time.
 #pragma once
 
+#include <muster/common/dtype.h>
+
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -28,14 +30,15 @@ enum class NewtonSchulzForm : std::uint8_t { kAuto, kStandard, kSymmetric, kGram
 
 [[nodiscard]] const char* to_string(NewtonSchulzForm form);
 
-// kBFloat16: operands of the products are rounded to bf16, sums and what is kept between products
-// are fp32. Where bf16 would not give the right direction (the first steps of long schedules, early
-// steps of the Gram form's small matrices) operands stay fp32; docs/concepts/kernels.md says where.
-enum class MatrixPrecision : std::uint8_t { kFloat32, kBFloat16 };
+using MatrixPrecision [[deprecated("use muster::DType")]] = DType;
 
 struct NewtonSchulzOptions {
   std::span<const NewtonSchulzStep> coefficients;
-  MatrixPrecision precision{MatrixPrecision::kFloat32};
+  // kFloat32 or kBFloat16. With kBFloat16, operands of the products are rounded to bf16, sums and
+  // intermediate matrices stay fp32. Operands also stay fp32 where bf16 would give a wrong
+  // direction: the first steps of long schedules and early steps of the Gram form's small matrices
+  // (docs/concepts/kernels.md).
+  DType precision{DType::kFloat32};
   NewtonSchulzForm form{NewtonSchulzForm::kAuto};
   bool diagnostics{true};  // fill effective_rank and orthogonality_error of the reports
   int threads{1};          // of this call; the result does not depend on it

@@ -31,7 +31,7 @@ struct StateView {
 struct UpdateTensors {
   float* parameter{nullptr};            // fp32 values, or master of a 16-bit parameter
   std::uint16_t* narrow_copy{nullptr};  // null: there is none
-  FloatType narrow_type{FloatType::kBFloat16};
+  DType narrow_type{DType::kBFloat16};
   const float* gradient{nullptr};
   StateView first;   // momentum, m; unused by SGD and RMSProp
   StateView second;  // v; RMSProp and Adam
@@ -114,7 +114,7 @@ struct MuonMomentumFactors {
 void scale_elements(
     std::span<float> values,
     std::span<std::uint16_t> narrow_copy,  // empty: there is none
-    FloatType narrow_type,
+    DType narrow_type,
     double factor);
 
 }  // namespace muster::kernels

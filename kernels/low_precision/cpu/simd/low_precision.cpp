@@ -68,8 +68,8 @@ void dequantise_all(
 
 }  // namespace
 
-void narrow_floats(FloatType type, const float* from, std::uint16_t* to, std::int64_t count) {
-  if (type == FloatType::kBFloat16) {
+void narrow_floats(DType type, const float* from, std::uint16_t* to, std::int64_t count) {
+  if (type == DType::kBFloat16) {
     for_packs(
         from, to, count, [](const float* a, std::uint16_t* b, std::int64_t) MUSTER_INLINE_LAMBDA {
           store_as(b, load<Floats>(a), [](int, auto x) MUSTER_INLINE_LAMBDA { return to_bf16(x); });
@@ -82,8 +82,8 @@ void narrow_floats(FloatType type, const float* from, std::uint16_t* to, std::in
   }
 }
 
-void widen_floats(FloatType type, const std::uint16_t* from, float* to, std::int64_t count) {
-  const bool is_bf16 = type == FloatType::kBFloat16;
+void widen_floats(DType type, const std::uint16_t* from, float* to, std::int64_t count) {
+  const bool is_bf16 = type == DType::kBFloat16;
   for_packs(
       from,
       to,

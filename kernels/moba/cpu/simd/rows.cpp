@@ -67,10 +67,10 @@ MUSTER_INLINE void each_pack(const S* row, std::int64_t dim, F f) {
 
 // f(const S*) for the element type S of the rows.
 template <typename Void, typename F>
-MUSTER_INLINE void with_type(MobaElement type, Void* data, F f) {
-  if (type == MobaElement::kFloat32) {
+MUSTER_INLINE void with_type(DType type, Void* data, F f) {
+  if (type == DType::kFloat32) {
     f(static_cast<const float*>(data));
-  } else if (type == MobaElement::kBFloat16) {
+  } else if (type == DType::kBFloat16) {
     f(static_cast<const std::uint16_t*>(data));
   } else {
     f(static_cast<const double*>(data));
@@ -132,7 +132,7 @@ template <typename T>
 void moba_scatter(
     const T* from, std::int64_t stride, const T* factors, const MobaTarget& to, std::int64_t dim) {
   if constexpr (sizeof(T) == 4) {
-    if (to.type == MobaElement::kBFloat16) {
+    if (to.type == DType::kBFloat16) {
       scatter_as<T, std::uint16_t>(from, stride, factors, to, dim);
       return;
     }

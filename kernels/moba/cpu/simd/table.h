@@ -7,6 +7,8 @@
 // tile; that is what makes results independent of threads, of packing and of chunked prefill.
 #pragma once
 
+#include <muster/common/dtype.h>
+
 #include <cstdint>
 
 namespace muster::kernels {
@@ -25,15 +27,12 @@ constexpr std::int64_t moba_row_stride(std::int64_t dim) {
   return (lines + 1 - lines % 2) * kLine;
 }
 
-// AttentionType of the public header, which these files cannot see.
-enum class MobaElement : std::uint8_t { kFloat32, kBFloat16, kFloat64 };
-
 // `count` rows of one head: rows[i], or first + i where `rows` is null, of `data`, `stride`
 // elements apart.
 template <typename Void>
 struct MobaRowsOf {
   Void* data{nullptr};
-  MobaElement type{MobaElement::kFloat32};
+  DType type{DType::kFloat32};
   std::int64_t stride{0};
   std::int64_t count{0};
   const std::int32_t* rows{nullptr};

@@ -269,7 +269,7 @@ struct Tail {
 };
 
 // low_precision.cpp. Of a block that has just been written, and is in the first-level cache.
-void narrow_floats(FloatType type, const float* from, std::uint16_t* to, std::int64_t count);
+void narrow_floats(DType type, const float* from, std::uint16_t* to, std::int64_t count);
 
 // `data` + i, or null where there is no array.
 template <typename T>

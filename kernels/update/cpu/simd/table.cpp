@@ -22,8 +22,8 @@ void adam_rule(
     const UpdateTensors& t, const UpdateStep& step, const UpdateScalars& f, UpdateStatistics& sums);
 
 // low_precision.cpp
-void narrow_floats(FloatType type, const float* from, std::uint16_t* to, std::int64_t count);
-void widen_floats(FloatType type, const std::uint16_t* from, float* to, std::int64_t count);
+void narrow_floats(DType type, const float* from, std::uint16_t* to, std::int64_t count);
+void widen_floats(DType type, const std::uint16_t* from, float* to, std::int64_t count);
 void narrow_stochastic_floats(
     const float* from,
     std::uint16_t* to,

@@ -46,8 +46,8 @@ struct UpdateTable {
       UpdateStatistics& sums);
   Rule muon_apply;  // the orthogonal matrix in the place of the gradient
 
-  void (*narrow)(FloatType type, const float* from, std::uint16_t* to, std::int64_t count);
-  void (*widen)(FloatType type, const std::uint16_t* from, float* to, std::int64_t count);
+  void (*narrow)(DType type, const float* from, std::uint16_t* to, std::int64_t count);
+  void (*widen)(DType type, const std::uint16_t* from, float* to, std::int64_t count);
   void (*narrow_stochastic)(
       const float* from,
       std::uint16_t* to,

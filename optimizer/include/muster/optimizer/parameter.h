@@ -16,8 +16,8 @@
 namespace muster::optimizer {
 
 // Storage of parameters and states (kernels/low_precision.h).
-using kernels::FloatType;
 using kernels::StateType;
+using FloatType [[deprecated("use muster::DType")]] = DType;
 
 // One header each under muster/optimizer/rules/.
 enum class Rule : std::uint8_t { kAdamW, kMuon, kSgd, kMomentum, kRmsProp, kAdam };
@@ -56,7 +56,7 @@ struct ParameterSpec {
   Placement placement{Placement::kReplicated};
   // Type that forward and backward read. A 16-bit parameter has an fp32 master in the owner's
   // shard; gradients are always fp32.
-  FloatType dtype{FloatType::kFloat32};
+  DType dtype{DType::kFloat32};
   MatrixBlocks blocks{};
 };
 

@@ -96,7 +96,7 @@ void Exchange::sum_duplicates(const EpPlan& plan) {
   std::int64_t added = 0;
   for_own_rows(plan, [&](std::int64_t index, std::int32_t entry) {
     added += entry < 0 ? 1 : 0;
-    if (entry > 0 && options_.type == kernels::FloatType::kBFloat16) {
+    if (entry > 0 && options_.type == DType::kBFloat16) {
       sum_chain<std::uint16_t>(plan, index, entry);
     } else if (entry > 0) {
       sum_chain<float>(plan, index, entry);
@@ -122,7 +122,7 @@ void Exchange::pull(const EpPlan& plan, std::span<std::byte> y) {
     std::byte* to = y.data() + t * row_bytes_;
     if (separate_) {
       pull_separate(destinations, bfloat16(to));
-    } else if (options_.type == kernels::FloatType::kBFloat16) {
+    } else if (options_.type == DType::kBFloat16) {
       pull_firsts(destinations, bfloat16(to));
     } else {
       pull_firsts(destinations, float32(to));

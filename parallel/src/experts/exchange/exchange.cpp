@@ -58,11 +58,10 @@ Status check_options(
   if (options.hidden < 1) {
     return invalid_argument("hidden must be at least 1, got ", options.hidden);
   }
-  if (options.type != kernels::FloatType::kFloat32 &&
-      options.type != kernels::FloatType::kBFloat16) {
+  if (options.type != DType::kFloat32 && options.type != DType::kBFloat16) {
     return invalid_argument("type of rows must be float32 or bfloat16, got ", options.type);
   }
-  if (options.numerics == EpNumerics::kWireExact && options.type != kernels::FloatType::kBFloat16) {
+  if (options.numerics == EpNumerics::kWireExact && options.type != DType::kBFloat16) {
     return invalid_argument(
         "wire-exact numerics round sums to the type of bfloat16 rows; float32 rows take plain");
   }
@@ -164,9 +163,8 @@ Exchange::Exchange(
       rank_(heap.rank()),
       ranks_(heap.size()),
       receive_rows_(ep_receive_rows(options.shape, options.balance)),
-      row_bytes_(static_cast<std::size_t>(options.hidden * size_bytes(options.type))),
-      separate_(
-          options.type == kernels::FloatType::kBFloat16 && options.numerics == EpNumerics::kPlain),
+      row_bytes_(static_cast<std::size_t>(size_bytes(options.type, options.hidden))),
+      separate_(options.type == DType::kBFloat16 && options.numerics == EpNumerics::kPlain),
       planner_(options.shape, options.balance),
       barrier_(
           heap,

@@ -20,15 +20,14 @@ std::size_t elements(const EpProjection& projection) {
   return static_cast<std::size_t>(projection.rows * projection.cols);
 }
 
-Status check_projection(
-    const EpShape& shape, const EpProjection& projection, kernels::FloatType type) {
+Status check_projection(const EpShape& shape, const EpProjection& projection, DType type) {
   const std::string matrix =
       std::to_string(projection.rows) + " x " + std::to_string(projection.cols);
   if (projection.rows < 1 || projection.cols < 1) {
     return invalid_argument("rows and cols must be at least 1, got ", matrix);
   }
   const auto local = static_cast<std::size_t>(shape.local_experts());
-  for (const kernels::FloatType each : {type, kernels::FloatType::kFloat32}) {
+  for (const DType each : {type, DType::kFloat32}) {
     const auto size = static_cast<std::size_t>(size_bytes(each));
     const std::size_t bytes = local * elements(projection) * size;
     if (bytes % kPage != 0) {
@@ -50,9 +49,7 @@ Status check_projection(
 }
 
 Status check_pool(
-    const EpShape& shape,
-    std::span<const EpProjection> projections,
-    kernels::FloatType weight_type) {
+    const EpShape& shape, std::span<const EpProjection> projections, DType weight_type) {
   MUSTER_RETURN_IF_ERROR(check(shape, EpBalance{}));
   if (projections.empty()) {
     return invalid_argument("projections must have at least one entry");
@@ -76,7 +73,7 @@ class Pool final : public EpPool {
       comm::SymmetricHeap& heap,
       const EpShape& shape,
       std::vector<EpProjection> projections,
-      kernels::FloatType weight_type,
+      DType weight_type,
       std::vector<Slots> slots)
       : heap_(heap),
         shape_(shape),
@@ -125,7 +122,7 @@ class Pool final : public EpPool {
 
   [[nodiscard]] std::span<const EpProjection> projections() const override { return projections_; }
 
-  [[nodiscard]] kernels::FloatType weight_type() const override { return weight_type_; }
+  [[nodiscard]] DType weight_type() const override { return weight_type_; }
 
   [[nodiscard]] std::byte* slots(int peer, std::size_t projection) const override {
     return heap_.pointer(peer, slots_[projection].weights);
@@ -173,16 +170,14 @@ class Pool final : public EpPool {
   comm::SymmetricHeap& heap_;
   EpShape shape_;
   std::vector<EpProjection> projections_;
-  kernels::FloatType weight_type_;
+  DType weight_type_;
   std::vector<Slots> slots_;
 };
 
 }  // namespace
 
 std::size_t EpPool::heap_bytes(
-    const EpShape& shape,
-    std::span<const EpProjection> projections,
-    kernels::FloatType weight_type) {
+    const EpShape& shape, std::span<const EpProjection> projections, DType weight_type) {
   const auto slots = static_cast<std::size_t>(shape.slot_count());
   std::size_t total = kPage;  // earlier allocations may end at any address
   for (const EpProjection& projection : projections) {
@@ -197,7 +192,7 @@ Expected<std::unique_ptr<EpPool>> EpPool::create(
     comm::SymmetricHeap& heap,
     const EpShape& shape,
     std::vector<EpProjection> projections,
-    kernels::FloatType weight_type) {
+    DType weight_type) {
   MUSTER_RETURN_IF_ERROR(check_pool(shape, projections, weight_type).context("expert pool"));
   if (shape.ranks != heap.size()) {
     return invalid_argument(

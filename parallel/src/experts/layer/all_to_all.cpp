@@ -29,8 +29,7 @@ class AllToAllLayer final : public ExpertLayer {
       : ranks_(ranks),
         options_(options),
         weights_(weights),
-        compute_(
-            kernels::FloatType::kFloat32, options.exchange.hidden, options.ffn, options.threads) {}
+        compute_(DType::kFloat32, options.exchange.hidden, options.ffn, options.threads) {}
 
   [[nodiscard]] Status forward(
       std::span<const std::byte> x,
@@ -159,7 +158,7 @@ Expected<std::unique_ptr<ExpertLayer>> make_all_to_all_layer(
     comm::Communicator& ranks, const ExpertLayerOptions& options, ExpertWeights weights) {
   const EpExchangeOptions& exchange = options.exchange;
   MUSTER_RETURN_IF_ERROR(check(exchange.shape, exchange.balance));
-  if (exchange.type != kernels::FloatType::kFloat32) {
+  if (exchange.type != DType::kFloat32) {
     return invalid_argument(
         "the ordinary all-to-all carries fp32 rows, not ",
         exchange.type,

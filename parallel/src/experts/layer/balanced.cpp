@@ -134,7 +134,7 @@ class BalancedLayer final : public ExpertLayer {
   void keep(const EpRows& received) {
     const std::int64_t rows = ep_row_count(plan_, plan_.rank);
     const EpExchangeOptions& exchange = parts_.options.exchange;
-    const auto bytes = static_cast<std::size_t>(rows * exchange.hidden * size_bytes(exchange.type));
+    const auto bytes = static_cast<std::size_t>(size_bytes(exchange.type, rows * exchange.hidden));
     if (bytes != 0) {
       std::memcpy(compute_.inputs(), received.rows.data(), bytes);
     }

@@ -16,29 +16,27 @@ std::int64_t rows_of(const kernels::RowGroups& groups) {
 }
 
 // to += from, [size], each sum rounded once.
-void add_narrow(
-    kernels::FloatType type, std::span<std::uint16_t> to, std::span<const std::uint16_t> from) {
+void add_narrow(DType type, std::span<std::uint16_t> to, std::span<const std::uint16_t> from) {
   constexpr std::size_t kBlock = 512;
   std::array<float, kBlock> left{};
   std::array<float, kBlock> right{};
   for (std::size_t at = 0; at < to.size(); at += kBlock) {
     const std::size_t size = std::min(kBlock, to.size() - at);
     const std::span<float> sum{left.data(), size};
-    widen(type, to.subspan(at, size), sum);
-    widen(type, from.subspan(at, size), {right.data(), size});
+    kernels::widen(type, to.subspan(at, size), sum);
+    kernels::widen(type, from.subspan(at, size), {right.data(), size});
     std::transform(sum.begin(), sum.end(), right.begin(), sum.begin(), std::plus<>{});
-    narrow(type, sum, to.subspan(at, size));
+    kernels::narrow(type, sum, to.subspan(at, size));
   }
 }
 
 }  // namespace
 
-ExpertCompute::ExpertCompute(
-    kernels::FloatType type, std::int64_t hidden, std::int64_t ffn, int threads)
+ExpertCompute::ExpertCompute(DType type, std::int64_t hidden, std::int64_t ffn, int threads)
     : type_(type), hidden_(hidden), ffn_(ffn), threads_(threads) {}
 
 std::int64_t ExpertCompute::room(std::int64_t columns) const {
-  return (rows_ * columns * size_bytes(type_) + 3) / 4;
+  return (size_bytes(type_, rows_ * columns) + 3) / 4;
 }
 
 std::byte* ExpertCompute::tensor(AlignedBuffer& buffer, std::int64_t columns) const {
@@ -51,7 +49,7 @@ void ExpertCompute::reserve(std::int64_t rows) {
   for (AlignedBuffer* buffer : {&gate_, &up_, &activations_, &dup_}) {
     static_cast<void>(tensor(*buffer, ffn_));
   }
-  if (type_ != kernels::FloatType::kFloat32) {
+  if (type_ != DType::kFloat32) {
     static_cast<void>(tensor(second_, hidden_));
   }
 }
@@ -98,7 +96,7 @@ void ExpertCompute::backward(
   kernels::grouped_wgrad(widening, inputs(), dgate, tensors.gate_gradient);
   kernels::grouped_wgrad(widening, inputs(), dup, tensors.up_gradient);
   kernels::grouped_dgrad(widening, dgate, tensors.gate, dinputs, false);
-  if (type_ == kernels::FloatType::kFloat32) {
+  if (type_ == DType::kFloat32) {
     kernels::grouped_dgrad(widening, dup, tensors.up, dinputs, true);
     return;
   }

@@ -24,7 +24,7 @@ struct ExpertTensors {
 
 class ExpertCompute {
  public:
-  ExpertCompute(kernels::FloatType type, std::int64_t hidden, std::int64_t ffn, int threads);
+  ExpertCompute(DType type, std::int64_t hidden, std::int64_t ffn, int threads);
 
   // Ensures capacity for `rows`; keeps the buffers if they suffice.
   void reserve(std::int64_t rows);
@@ -55,7 +55,7 @@ class ExpertCompute {
   [[nodiscard]] std::int64_t room(std::int64_t columns) const;
   [[nodiscard]] std::byte* tensor(AlignedBuffer& buffer, std::int64_t columns) const;
 
-  kernels::FloatType type_;
+  DType type_;
   std::int64_t hidden_;
   std::int64_t ffn_;
   int threads_;

@@ -30,23 +30,24 @@ Scratch& scratch() {
 const float* read(const ExpertRows& rows, const void* tensor, std::int64_t row, float* room) {
   const std::int64_t begin = row * rows.ffn;
   const auto size = static_cast<std::size_t>(rows.ffn);
-  if (rows.type == kernels::FloatType::kFloat32) {
+  if (rows.type == DType::kFloat32) {
     return static_cast<const float*>(tensor) + begin;
   }
-  widen(rows.type, {static_cast<const std::uint16_t*>(tensor) + begin, size}, {room, size});
+  kernels::widen(
+      rows.type, {static_cast<const std::uint16_t*>(tensor) + begin, size}, {room, size});
   return room;
 }
 
 // Returns the buffer for a result row: in place, or `room` until write().
 float* target(const ExpertRows& rows, void* tensor, std::int64_t row, float* room) {
-  return rows.type == kernels::FloatType::kFloat32 ? static_cast<float*>(tensor) + row * rows.ffn
-                                                   : room;
+  return rows.type == DType::kFloat32 ? static_cast<float*>(tensor) + row * rows.ffn : room;
 }
 
 void write(const ExpertRows& rows, void* tensor, std::int64_t row, const float* values) {
-  if (rows.type != kernels::FloatType::kFloat32) {
+  if (rows.type != DType::kFloat32) {
     const auto size = static_cast<std::size_t>(rows.ffn);
-    narrow(rows.type, {values, size}, {static_cast<std::uint16_t*>(tensor) + row * rows.ffn, size});
+    kernels::narrow(
+        rows.type, {values, size}, {static_cast<std::uint16_t*>(tensor) + row * rows.ffn, size});
   }
 }
 

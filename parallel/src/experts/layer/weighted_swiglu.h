@@ -11,7 +11,7 @@ namespace muster::parallel {
 
 // Rows [0, count) of [rows, ffn] tensors of `type`.
 struct ExpertRows {
-  kernels::FloatType type{kernels::FloatType::kFloat32};
+  DType type{DType::kFloat32};
   std::int64_t count{0};
   std::int64_t ffn{0};
 };

@@ -43,7 +43,7 @@ std::int64_t plan_bytes(const EpShape& shape) {
 
 void add_memory(const EpLayerShape& layer, EpSizes& sizes) {
   const EpShape& shape = layer.shape;
-  const std::int64_t width = size_bytes(layer.type);
+  const std::int64_t width = size_bytes(layer.type, 1);
   const std::int64_t elements = layer.hidden * layer.ffn * layer.projections;
   sizes.receive_rows = ep_receive_rows(shape, layer.balance);
   sizes.receive_bytes = sizes.receive_rows * (layer.hidden * width + 4);
@@ -69,7 +69,7 @@ void add_wire(const EpLayerShape& layer, EpSizes& sizes) {
   const EpShape& shape = layer.shape;
   const double others = static_cast<double>(shape.ranks - 1) / shape.ranks;
   const auto tokens = static_cast<double>(shape.tokens_max);
-  const double row_bytes = static_cast<double>(layer.hidden * size_bytes(layer.type));
+  const double row_bytes = static_cast<double>(size_bytes(layer.type, layer.hidden));
   sizes.distinct_ranks = ep_distinct_ranks(shape);
   sizes.remote_rows = sizes.distinct_ranks * others;
   sizes.remote_rows_not_deduplicated = shape.top_k * others;

@@ -195,8 +195,8 @@ TEST(FlashArguments, OffsetsBeyondTwoToThe31AreFollowed) {
 }
 
 TEST(FlashPath, IsOneOfTheFourAndTheOneAskedFor) {
-  const std::string_view path = attention_path(AttentionType::kFloat32);
-  const std::string_view half = attention_path(AttentionType::kBFloat16);
+  const std::string_view path = attention_path(DType::kFloat32);
+  const std::string_view half = attention_path(DType::kBFloat16);
   EXPECT_TRUE(path == "avx512" || path == "avx2" || path == "baseline") << path;
   EXPECT_TRUE(half == path || half == "avx512_bf16") << half;
   const char* wish = std::getenv("MUSTER_KERNELS_ISA");

@@ -54,9 +54,9 @@ template <typename E>
 class AttentionRun {
  public:
   using Lse = std::conditional_t<std::is_same_v<E, double>, double, float>;
-  static constexpr AttentionType kType = std::is_same_v<E, double>  ? AttentionType::kFloat64
-                                         : std::is_same_v<E, float> ? AttentionType::kFloat32
-                                                                    : AttentionType::kBFloat16;
+  static constexpr DType kType = std::is_same_v<E, double>  ? DType::kFloat64
+                                 : std::is_same_v<E, float> ? DType::kFloat32
+                                                            : DType::kBFloat16;
   static constexpr double kCanary = 77;
 
   explicit AttentionRun(const AttentionCase& c, bool at_end = true)

@@ -165,8 +165,7 @@ TEST(FlashArguments, LogSumsAndBiasMustBeAlignedAndTheTypeKnown) {
       [](Call& c) { c.problem.bias = reinterpret_cast<const float*>(shifted(c.run.q.data())); },
       "bias must be aligned");
   expect_refused(
-      [](Call& c) { c.problem.type = static_cast<AttentionType>(9); },
-      "type must be fp32, bf16 or fp64");
+      [](Call& c) { c.problem.type = static_cast<DType>(9); }, "type must be fp32, bf16 or fp64");
 }
 
 }  // namespace

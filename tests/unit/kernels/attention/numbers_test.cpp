@@ -25,7 +25,7 @@ TEST(FlashExp, IsWithinTwoUnitsInTheLastPlace) {
     x.push_back(value);
   }
   std::vector<float> y = x;
-  const auto& table = flash_table<float>(AttentionType::kFloat32);
+  const auto& table = flash_table<float>(DType::kFloat32);
   table.exponentials(y.data(), std::ssize(y));
   double worst = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {

@@ -17,7 +17,7 @@ using test::uniform_values;
 
 TEST(GroupedProductAllocation, OnlyTheFirstCallOfASizeAllocates) {
   const Layout layout({70, 0, 1, 9}, 4, 0);
-  for (const FloatType type : {FloatType::kFloat32, FloatType::kBFloat16}) {
+  for (const DType type : {DType::kFloat32, DType::kBFloat16}) {
     for (const int threads : {1, 3}) {
       const GroupedProblem problem{layout.groups(), 40, 60, type, threads};
       const Tensor x(type, uniform_values(1, layout.total * 40));

@@ -20,7 +20,7 @@ using test::Sizes;
 using test::Tensor;
 using test::uniform_values;
 
-constexpr FloatType kTypes[] = {FloatType::kFloat32, FloatType::kBFloat16};
+constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16};
 constexpr std::int64_t kIn = 100;
 constexpr std::int64_t kOut = 70;
 
@@ -37,12 +37,12 @@ struct Inputs {
   Tensor dy;
   Tensor weights;
 
-  Inputs(FloatType type, std::int64_t rows, std::int64_t groups)
+  Inputs(DType type, std::int64_t rows, std::int64_t groups)
       : x(type, uniform_values(1, rows * kIn)),
         dy(type, uniform_values(2, rows * kOut)),
         weights(type, uniform_values(3, groups * kIn * kOut)) {}
 
-  [[nodiscard]] Outputs run(FloatType type, const RowGroups& groups, int threads) const {
+  [[nodiscard]] Outputs run(DType type, const RowGroups& groups, int threads) const {
     const GroupedProblem problem{groups, kIn, kOut, type, threads};
     Outputs out{
         std::vector<std::byte>(dy.bytes().size(), std::byte{1}),
@@ -59,7 +59,7 @@ const Sizes kSkewed{1, 700, 0, 3, 14, 15, 90, 2};
 
 TEST(GroupedProductBits, AreTheSameForAnyNumberOfThreads) {
   const Layout layout(kSkewed, 8, 1);
-  for (const FloatType type : kTypes) {
+  for (const DType type : kTypes) {
     const Inputs inputs(type, layout.total, std::ssize(kSkewed));
     const Outputs expected = inputs.run(type, layout.groups(), 1);
     for (const int threads : {2, 3, 7}) {
@@ -71,7 +71,7 @@ TEST(GroupedProductBits, AreTheSameForAnyNumberOfThreads) {
 // Every row alone, its group's others away: as many groups of one row, which all have its matrix.
 TEST(GroupedProductBits, OfARowDoNotDependOnTheRowsAndGroupsAroundIt) {
   const Layout layout(kSkewed, 1, 0);
-  for (const FloatType type : kTypes) {
+  for (const DType type : kTypes) {
     const Inputs inputs(type, layout.total, std::ssize(kSkewed));
     const Outputs expected = inputs.run(type, layout.groups(), 1);
     for (const std::int64_t row : {0, 1, 13, 350, 700, 701, 704, 717, 733, 800, 824}) {
@@ -87,7 +87,7 @@ TEST(GroupedProductBits, OfARowDoNotDependOnTheRowsAndGroupsAroundIt) {
       ends[group] = row + 1;
       const Outputs alone = inputs.run(type, {begins, rows, ends}, 1);
       const auto same = [&](const auto& a, const auto& b, std::int64_t columns) {
-        const std::int64_t size = columns * size_bytes(type);
+        const std::int64_t size = size_bytes(type, columns);
         return std::equal(
             a.begin() + row * size, a.begin() + (row + 1) * size, b.begin() + row * size);
       };
@@ -99,7 +99,7 @@ TEST(GroupedProductBits, OfARowDoNotDependOnTheRowsAndGroupsAroundIt) {
 
 TEST(GroupedProductBits, OfAGradientDoNotDependOnOtherGroups) {
   const Layout layout(kSkewed, 1, 0);
-  for (const FloatType type : kTypes) {
+  for (const DType type : kTypes) {
     const Inputs inputs(type, layout.total, std::ssize(kSkewed));
     const Outputs expected = inputs.run(type, layout.groups(), 1);
     for (std::size_t group = 0; group < kSkewed.size(); ++group) {
@@ -117,8 +117,8 @@ TEST(GroupedProductBits, OfAGradientDoNotDependOnOtherGroups) {
 
 TEST(GroupedProductBits, AddingUpInputGradientsRoundsOnceMore) {
   const Layout layout({5, 600}, 4, 0);
-  const Inputs inputs(FloatType::kFloat32, layout.total, 2);
-  const GroupedProblem problem{layout.groups(), kIn, kOut, FloatType::kFloat32, 2};
+  const Inputs inputs(DType::kFloat32, layout.total, 2);
+  const GroupedProblem problem{layout.groups(), kIn, kOut, DType::kFloat32, 2};
   std::vector<float> plain(static_cast<std::size_t>(layout.total * kIn));
   std::vector<float> added(plain.size(), 3);
   grouped_dgrad(problem, inputs.dy.data(), inputs.weights.data(), plain.data(), false);
@@ -134,7 +134,7 @@ TEST(GroupedProductBits, AddingUpInputGradientsRoundsOnceMore) {
 
 TEST(GroupedProductBits, ANanStaysInItsRowAndItsGroupsGradient) {
   const Layout layout({20, 30, 1}, 1, 0);
-  for (const FloatType type : kTypes) {
+  for (const DType type : kTypes) {
     Inputs inputs(type, layout.total, 3);
     constexpr std::int64_t kRow = 25;
     inputs.x.set(kRow * kIn + 3, std::numeric_limits<float>::quiet_NaN());
@@ -160,10 +160,10 @@ TEST(GroupedProductBits, ResultsInBf16AreRoundedOnceToNearestEven) {
   const Sizes one{1};
   const auto product = [&](const std::vector<double>& weights) {
     const auto depth = std::ssize(weights);
-    const Tensor x(FloatType::kBFloat16, std::vector<double>(weights.size(), 1));
-    const Tensor w(FloatType::kBFloat16, weights);
-    Tensor y(FloatType::kBFloat16, {0});
-    const GroupedProblem problem{{begins, one, one}, depth, 1, FloatType::kBFloat16, 1};
+    const Tensor x(DType::kBFloat16, std::vector<double>(weights.size(), 1));
+    const Tensor w(DType::kBFloat16, weights);
+    Tensor y(DType::kBFloat16, {0});
+    const GroupedProblem problem{{begins, one, one}, depth, 1, DType::kBFloat16, 1};
     grouped_forward(problem, x.data(), w.data(), y.data());
     return y.at(0);
   };
@@ -178,7 +178,7 @@ TEST(GroupedProductBits, ResultsInBf16AreRoundedOnceToNearestEven) {
 
 TEST(GroupedProductBits, NoGroupsAreNoWork) {
   for (const int threads : {1, 3}) {
-    const GroupedProblem problem{{}, kIn, kOut, FloatType::kFloat32, threads};
+    const GroupedProblem problem{{}, kIn, kOut, DType::kFloat32, threads};
     grouped_forward(problem, nullptr, nullptr, nullptr);
     grouped_dgrad(problem, nullptr, nullptr, nullptr, true);
     grouped_wgrad(problem, nullptr, nullptr, nullptr);
@@ -190,7 +190,7 @@ TEST(GroupedProductBits, GroupsThatOverlapAreRefused) {
   const Sizes rows{3, 1};
   const Sizes ends{3, 3};
   std::vector<float> values(16);
-  const GroupedProblem problem{{begins, rows, ends}, 2, 2, FloatType::kFloat32, 1};
+  const GroupedProblem problem{{begins, rows, ends}, 2, 2, DType::kFloat32, 1};
   EXPECT_THROW(grouped_forward(problem, values.data(), values.data(), values.data()), CheckFailure);
 }
 
@@ -200,18 +200,18 @@ TEST(GroupedProductBits, AChildProcessComputesTheSameWithItsOwnThreads) {
   GTEST_SKIP() << "new threads in a child of a process with threads";
 #endif
   const Layout layout(kSkewed, 1, 0);
-  const Inputs inputs(FloatType::kFloat32, layout.total, std::ssize(kSkewed));
-  const Outputs expected = inputs.run(FloatType::kFloat32, layout.groups(), 3);
+  const Inputs inputs(DType::kFloat32, layout.total, std::ssize(kSkewed));
+  const Outputs expected = inputs.run(DType::kFloat32, layout.groups(), 3);
   const pid_t child = fork();
   if (child == 0) {
     alarm(30);
-    const bool same = inputs.run(FloatType::kFloat32, layout.groups(), 3) == expected;
+    const bool same = inputs.run(DType::kFloat32, layout.groups(), 3) == expected;
     _exit(same ? 0 : 1);
   }
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-  EXPECT_EQ(inputs.run(FloatType::kFloat32, layout.groups(), 3), expected);
+  EXPECT_EQ(inputs.run(DType::kFloat32, layout.groups(), 3), expected);
 }
 
 }  // namespace

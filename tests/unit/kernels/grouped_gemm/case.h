@@ -18,7 +18,7 @@ using Sizes = std::vector<std::int64_t>;
 // A tensor of either type, as its bytes, with the values it holds.
 class Tensor {
  public:
-  Tensor(FloatType type, std::vector<double> values) : type_(type) {
+  Tensor(DType type, std::vector<double> values) : type_(type) {
     bytes_.resize(values.size() * static_cast<std::size_t>(size_bytes(type)));
     for (std::size_t i = 0; i < values.size(); ++i) {
       set(i, static_cast<float>(values[i]));
@@ -26,7 +26,7 @@ class Tensor {
   }
 
   void set(std::size_t i, float value) {
-    if (type_ == FloatType::kFloat32) {
+    if (type_ == DType::kFloat32) {
       std::memcpy(bytes_.data() + 4 * i, &value, 4);
     } else {
       std::uint16_t half = 0;
@@ -38,7 +38,7 @@ class Tensor {
   [[nodiscard]] double at(std::int64_t index) const {
     const auto i = static_cast<std::size_t>(index);
     float value = 0;
-    if (type_ == FloatType::kFloat32) {
+    if (type_ == DType::kFloat32) {
       std::memcpy(&value, bytes_.data() + 4 * i, 4);
     } else {
       std::uint16_t half = 0;
@@ -55,7 +55,7 @@ class Tensor {
   [[nodiscard]] const std::vector<std::byte>& bytes() const { return bytes_; }
 
  private:
-  FloatType type_;
+  DType type_;
   std::vector<std::byte> bytes_;
 };
 

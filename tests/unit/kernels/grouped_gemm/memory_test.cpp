@@ -45,8 +45,8 @@ class Guarded {
   std::byte* data_{nullptr};
 };
 
-void expect_inside(const Layout& layout, std::int64_t in, std::int64_t out, FloatType type) {
-  const std::int64_t element = size_bytes(type);
+void expect_inside(const Layout& layout, std::int64_t in, std::int64_t out, DType type) {
+  const std::int64_t element = size_bytes(type, 1);
   const auto groups = std::ssize(layout.rows);
   for (const bool at_end : {true, false}) {
     Guarded x(layout.total * in * element, at_end);
@@ -57,13 +57,13 @@ void expect_inside(const Layout& layout, std::int64_t in, std::int64_t out, Floa
     Guarded gradients(groups * in * out * 4, at_end);
     const GroupedProblem problem{layout.groups(), in, out, type, 1};
     grouped_forward(problem, x.data(), weights.data(), y.data());
-    grouped_dgrad(problem, dy.data(), weights.data(), dx.data(), type == FloatType::kFloat32);
+    grouped_dgrad(problem, dy.data(), weights.data(), dx.data(), type == DType::kFloat32);
     grouped_wgrad(problem, x.data(), dy.data(), static_cast<float*>(gradients.data()));
   }
 }
 
 TEST(GroupedProductMemory, NothingBesideTheTensorsIsTouched) {
-  for (const FloatType type : {FloatType::kFloat32, FloatType::kBFloat16}) {
+  for (const DType type : {DType::kFloat32, DType::kBFloat16}) {
     for (const auto& [in, out] : {std::pair{1, 1}, {7, 3}, {16, 32}, {33, 65}, {1025, 17}}) {
       for (const std::int64_t rows : {1, 2, 13, 15, 29}) {
         expect_inside(Layout({rows, 0, 1, rows}, 1, 0), in, out, type);
@@ -84,7 +84,7 @@ TEST(GroupedProductMemory, MatricesOfGroupsWithoutRowsAreNotTouched) {
   }
   std::vector<float> rows(static_cast<std::size_t>(layout.total * kSize), 1);
   std::vector<float> result(rows.size());
-  const GroupedProblem problem{layout.groups(), kSize, kSize, FloatType::kFloat32, 2};
+  const GroupedProblem problem{layout.groups(), kSize, kSize, DType::kFloat32, 2};
   grouped_forward(problem, rows.data(), weights.data(), result.data());
   grouped_dgrad(problem, rows.data(), weights.data(), result.data(), false);
   grouped_wgrad(problem, rows.data(), rows.data(), static_cast<float*>(gradients.data()));
@@ -96,7 +96,7 @@ TEST(GroupedProductMemory, OfNothingButPaddingIsCleared) {
   const Sizes none{0};
   const Sizes ends{4};
   std::vector<float> y(6 * 3, 7);
-  grouped_forward({{begins, none, ends}, 5, 3, FloatType::kFloat32, 1}, nullptr, nullptr, y.data());
+  grouped_forward({{begins, none, ends}, 5, 3, DType::kFloat32, 1}, nullptr, nullptr, y.data());
   for (std::size_t i = 0; i < y.size(); ++i) {
     EXPECT_EQ(y[i], i / 3 == 2 || i / 3 == 3 ? 0 : 7) << i;
   }
@@ -106,7 +106,7 @@ TEST(GroupedProductMemory, OfNothingButPaddingIsCleared) {
 TEST(GroupedProductMemory, WhatPaddingRowsHoldCountsNowhere) {
   constexpr std::int64_t kSize = 40;
   const Layout layout({3, 0, 21}, 8, 2);
-  for (const FloatType type : {FloatType::kFloat32, FloatType::kBFloat16}) {
+  for (const DType type : {DType::kFloat32, DType::kBFloat16}) {
     const auto count = static_cast<std::size_t>(layout.total * kSize);
     test::Tensor clean(type, std::vector<double>(count, 1));
     test::Tensor spoiled(type, std::vector<double>(count, 1));
@@ -148,7 +148,7 @@ TEST(GroupedProductMemory, OffsetsBeyondTwoToThe31Work) {
   const Sizes begins{kFar};
   const Sizes one{1};
   const Sizes ends{kFar + 2};
-  const GroupedProblem problem{{begins, one, ends}, kIn, 1, FloatType::kFloat32, 1};
+  const GroupedProblem problem{{begins, one, ends}, kIn, 1, DType::kFloat32, 1};
   std::vector<float> weights(kIn, 1);
   weights[3] = 5;
   std::vector<float> y(static_cast<std::size_t>(kFar + 2), 7);

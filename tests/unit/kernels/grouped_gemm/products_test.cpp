@@ -2,6 +2,8 @@
 // Values of grouped products against sums in double.
 #include "tests/unit/kernels/grouped_gemm/case.h"
 
+#include <muster/common/text.h>
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,13 +19,13 @@ using test::Sizes;
 using test::Tensor;
 using test::uniform_values;
 
-constexpr FloatType kTypes[] = {FloatType::kFloat32, FloatType::kBFloat16};
+constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16};
 
 struct Case {
   Layout layout;
   std::int64_t in;
   std::int64_t out;
-  FloatType type;
+  DType type;
   int threads{1};
 
   [[nodiscard]] std::int64_t groups() const { return std::ssize(layout.rows); }
@@ -52,8 +54,8 @@ struct Sum {
 };
 
 // count + 1 roundings of fp32, and, in bf16, one of the result.
-void expect_sum(FloatType type, double got, const Sum& sum, std::int64_t count, const char* what) {
-  const double rounding = type == FloatType::kBFloat16 ? 0x1p-8 * std::abs(sum.value) : 0;
+void expect_sum(DType type, double got, const Sum& sum, std::int64_t count, const char* what) {
+  const double rounding = type == DType::kBFloat16 ? 0x1p-8 * std::abs(sum.value) : 0;
   const double bound = 0x1p-24 * static_cast<double>(count + 1) * sum.terms + rounding;
   ASSERT_NEAR(got, sum.value, bound) << what;
 }
@@ -125,21 +127,21 @@ void expect_products(const Case& c) {
       sum.add(in.dy.at(row * c.out + o) * in.x.at(row * c.in + k));
     }
     const auto got = static_cast<double>(gradients[static_cast<std::size_t>(i)]);
-    expect_sum(FloatType::kFloat32, got, sum, c.layout.rows[group] + 1, "gradient");
+    expect_sum(DType::kFloat32, got, sum, c.layout.rows[group] + 1, "gradient");
   }
 }
 
 TEST(GroupedProducts, EqualTheSumsInDoubleForEverySizeOfGroup) {
-  for (const FloatType type : kTypes) {
+  for (const DType type : kTypes) {
     for (const auto& [in, out] : {std::pair{1, 1}, {3, 5}, {17, 33}, {40, 64}, {65, 31}}) {
-      SCOPED_TRACE(std::to_string(in) + " x " + std::to_string(out) + " " + to_string(type));
+      SCOPED_TRACE(concat(in, " x ", out, " ", type));
       expect_products({Layout({0, 1, 5, 0, 14, 33, 2}, 4, 3), in, out, type});
     }
   }
 }
 
 TEST(GroupedProducts, EqualTheSumsInDoubleAcrossBlocksOfTheDepth) {
-  for (const FloatType type : kTypes) {
+  for (const DType type : kTypes) {
     SCOPED_TRACE(to_string(type));
     expect_products({Layout({3, 1}, 1, 0), 1030, 35, type});  // forward
     expect_products({Layout({3, 1}, 1, 0), 35, 1030, type});  // dgrad
@@ -160,7 +162,7 @@ TEST(GroupedProducts, EqualTheSumsInDoubleForRandomSkewedGroups) {
     const auto gap = static_cast<std::int64_t>(random.below(3));
     const auto in = static_cast<std::int64_t>(1 + random.below(70));
     const auto out = static_cast<std::int64_t>(1 + random.below(70));
-    const FloatType type = kTypes[random.below(2)];
+    const DType type = kTypes[random.below(2)];
     const int threads = static_cast<int>(1 + random.below(3));
     SCOPED_TRACE("seed " + std::to_string(seed));
     expect_products({Layout(rows, multiple, gap), in, out, type, threads});

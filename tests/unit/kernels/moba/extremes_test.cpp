@@ -103,9 +103,9 @@ TEST(MobaNan, DoesNotStayInWorkingMemory) {
   ASSERT_TRUE(run_moba<float>(poison, nans).status.ok());
   MobaSetup setup = setup_of({45, 0, 97}, 7, 3);
   setup.dim = 20;
-  EXPECT_EQ(moba_error(setup, 94, AttentionType::kFloat32), "");
+  EXPECT_EQ(moba_error(setup, 94, DType::kFloat32), "");
   setup.heads = 3;
-  EXPECT_EQ(moba_error(setup, 95, AttentionType::kFloat32), "");
+  EXPECT_EQ(moba_error(setup, 95, DType::kFloat32), "");
 }
 
 // Keys of -inf where queries are positive: whole blocks, parts of blocks, all that a row sees.
@@ -190,7 +190,7 @@ TEST(MobaMemory, RowsBeyondTheLastSequenceAreNotReadAndNotWritten) {
   std::vector<float> lse(80);
   setup.query_lengths = {80};
   const auto cu = setup.cu_q();
-  const AttentionProblem problem = problem_of(setup, AttentionType::kFloat32, cu, cu);
+  const AttentionProblem problem = problem_of(setup, DType::kFloat32, cu, cu);
   StatisticsStorage storage(setup);
   MobaSelection selection;
   const Status forward = moba_forward(
@@ -227,7 +227,7 @@ TEST(MobaMemory, ACallTakesNoMoreThanListsAndPackedBlocksNextToItsTensors) {
   setup.heads = setup.kv_heads = 8;
   setup.dim = 16;
   const auto cu = setup.cu_q();
-  const AttentionProblem problem = problem_of(setup, AttentionType::kFloat32, cu, cu);
+  const AttentionProblem problem = problem_of(setup, DType::kFloat32, cu, cu);
   const auto size = static_cast<std::size_t>(setup.total_q() * setup.heads * setup.dim);
   const auto q = elements<float>(normal_values(98, static_cast<std::int64_t>(size)));
   std::vector<float> out(size);
@@ -314,7 +314,7 @@ TEST(MobaGradient, TheOutputOfAPartOfTheBlocksGivesWrongGradients) {
   const auto run = run_moba<double>(setup, numbers);
   const auto part = run_moba<double>(diagonal, numbers);
   const auto cu = setup.cu_q();
-  const AttentionProblem problem = problem_of(setup, AttentionType::kFloat64, cu, cu);
+  const AttentionProblem problem = problem_of(setup, DType::kFloat64, cu, cu);
   for (const bool local : {false, true}) {
     Values dq(run.dq.size());
     Values dk(run.dk.size());

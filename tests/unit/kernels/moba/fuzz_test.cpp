@@ -10,7 +10,7 @@ namespace {
 
 struct FuzzCase {
   MobaSetup setup;
-  AttentionType type{AttentionType::kFloat32};
+  DType type{DType::kFloat32};
   std::uint64_t seed{0};
 
   [[nodiscard]] std::string error() const { return moba_error(setup, seed, type); }
@@ -54,9 +54,7 @@ FuzzCase random_case(std::uint64_t seed) {
     setup.dim = 8;
   }
   const std::int64_t type = pick(random, 0, 3);
-  result.type = type == 0   ? AttentionType::kBFloat16
-                : type == 1 ? AttentionType::kFloat64
-                            : AttentionType::kFloat32;
+  result.type = type == 0 ? DType::kBFloat16 : type == 1 ? DType::kFloat64 : DType::kFloat32;
   return result;
 }
 

@@ -72,7 +72,7 @@ TEST(MobaGradient, TheLogSumOfAPartOfTheBlocksGivesWrongGradients) {
   const MobaNumbers numbers = random_numbers(setup, 32);
   const auto run = run_moba<double>(setup, numbers);
   const auto cu = setup.cu_q();
-  const AttentionProblem problem = problem_of(setup, AttentionType::kFloat64, cu, cu);
+  const AttentionProblem problem = problem_of(setup, DType::kFloat64, cu, cu);
   MobaSetup diagonal = setup;
   diagonal.options.top_k = 1;
   const auto part = run_moba<double>(diagonal, numbers);
@@ -202,7 +202,7 @@ TEST(Moba, OffsetsChangedInPlaceBetweenCallsAreSeen) {
   MobaSetup setup = small_setup();
   const MobaNumbers numbers = random_numbers(setup, 37);
   std::vector<std::int64_t> cu{0, 21, 34};
-  AttentionProblem problem = problem_of(setup, AttentionType::kFloat32, cu, cu);
+  AttentionProblem problem = problem_of(setup, DType::kFloat32, cu, cu);
   const auto q = elements<float>(numbers.q);
   const auto k = elements<float>(numbers.k);
   const auto v = elements<float>(numbers.v);

@@ -26,23 +26,23 @@ Values rows_of(const Values& values, std::int64_t begin, std::int64_t end, std::
 
 TEST(Moba, AgreesWithTheOracleInEveryType) {
   const MobaSetup setup = setup_of({150, 77}, 16, 3);
-  EXPECT_EQ(moba_error(setup, 1, AttentionType::kFloat32), "");
-  EXPECT_EQ(moba_error(setup, 2, AttentionType::kBFloat16), "");
-  EXPECT_EQ(moba_error(setup, 3, AttentionType::kFloat64), "");
+  EXPECT_EQ(moba_error(setup, 1, DType::kFloat32), "");
+  EXPECT_EQ(moba_error(setup, 2, DType::kBFloat16), "");
+  EXPECT_EQ(moba_error(setup, 3, DType::kFloat64), "");
 }
 
 TEST(Moba, AgreesWithTheOracleForBlocksThatAreNoMultipleOfAnything) {
   for (const std::int64_t block : {1, 3, 7, 13, 65, 100}) {
     const MobaSetup setup = setup_of({133}, block, 3, 1, 24);
-    EXPECT_EQ(moba_error(setup, 4, AttentionType::kFloat32), "") << setup;
+    EXPECT_EQ(moba_error(setup, 4, DType::kFloat32), "") << setup;
   }
 }
 
 TEST(Moba, AgreesWithTheOracleForHeadDimensionsThatFillNoRegister) {
   for (const int dim : {8, 9, 17, 40, 80, 130, 256}) {
     const MobaSetup setup = setup_of({90}, 16, 3, 1, dim);
-    EXPECT_EQ(moba_error(setup, 5, AttentionType::kFloat32), "") << setup;
-    EXPECT_EQ(moba_error(setup, 6, AttentionType::kBFloat16), "") << setup;
+    EXPECT_EQ(moba_error(setup, 5, DType::kFloat32), "") << setup;
+    EXPECT_EQ(moba_error(setup, 6, DType::kBFloat16), "") << setup;
   }
 }
 
@@ -50,35 +50,35 @@ TEST(Moba, AgreesWithTheOracleAtTheEdgesOfBlocks) {
   // One token, a block less, exactly and more, top_k blocks exactly and one token more.
   for (const std::int64_t length : {1, 7, 8, 9, 24, 25, 26}) {
     const MobaSetup setup = setup_of({length}, 8, 3);
-    EXPECT_EQ(moba_error(setup, 7, AttentionType::kFloat32), "") << setup;
+    EXPECT_EQ(moba_error(setup, 7, DType::kFloat32), "") << setup;
   }
 }
 
 TEST(Moba, EmptySequencesAnywhereInAPackAreLegal) {
-  EXPECT_EQ(moba_error(setup_of({0, 50, 0, 0, 9, 40, 0}, 8, 2), 8, AttentionType::kFloat32), "");
+  EXPECT_EQ(moba_error(setup_of({0, 50, 0, 0, 9, 40, 0}, 8, 2), 8, DType::kFloat32), "");
   const MobaSetup empty = setup_of({0, 0, 0}, 8, 2);
-  EXPECT_EQ(moba_error(empty, 9, AttentionType::kFloat32), "");
+  EXPECT_EQ(moba_error(empty, 9, DType::kFloat32), "");
 }
 
 TEST(Moba, AgreesWithTheOracleAcrossWindowsAndRangesOfLongSequences) {
   MobaSetup setup = setup_of({4300}, 600, 3, 1, 8);
   setup.threads = 2;
-  EXPECT_EQ(moba_error(setup, 10, AttentionType::kFloat32), "");
+  EXPECT_EQ(moba_error(setup, 10, DType::kFloat32), "");
 }
 
 TEST(Moba, GroupsOfQueryHeadsReadTheirKeyHead) {
   MobaSetup setup = setup_of({100, 30}, 8, 3, 6);
   setup.kv_heads = 2;
-  EXPECT_EQ(moba_error(setup, 11, AttentionType::kFloat32), "");
+  EXPECT_EQ(moba_error(setup, 11, DType::kFloat32), "");
   setup.kv_heads = 1;
-  EXPECT_EQ(moba_error(setup, 12, AttentionType::kFloat32), "");
+  EXPECT_EQ(moba_error(setup, 12, DType::kFloat32), "");
 }
 
 TEST(Moba, AGroupThatChoosesTogetherUsesTheSumOfItsScores) {
   MobaSetup setup = setup_of({100}, 8, 3, 4);
   setup.kv_heads = 2;
   setup.options.share_in_group = true;
-  EXPECT_EQ(moba_error(setup, 13, AttentionType::kFloat32), "");
+  EXPECT_EQ(moba_error(setup, 13, DType::kFloat32), "");
   const auto run = run_moba<float>(setup, random_numbers(setup, 13));
   const Choices choices = run.choices(setup);
   EXPECT_EQ(choices[0], choices[1]);
@@ -89,7 +89,7 @@ TEST(Moba, AGroupThatChoosesTogetherUsesTheSumOfItsScores) {
 TEST(Moba, AForcedNeighbourIsAlwaysChosen) {
   MobaSetup setup = setup_of({120}, 8, 3);
   setup.options.force_neighbour = true;
-  EXPECT_EQ(moba_error(setup, 14, AttentionType::kFloat32), "");
+  EXPECT_EQ(moba_error(setup, 14, DType::kFloat32), "");
   const auto run = run_moba<float>(setup, random_numbers(setup, 14));
   for (std::int64_t row = 8; row < 120; ++row) {
     const auto blocks = run.selection.blocks_of(0, row);
@@ -98,23 +98,23 @@ TEST(Moba, AForcedNeighbourIsAlwaysChosen) {
     EXPECT_LE(blocks.size(), 3U);
   }
   setup.options.top_k = 2;  // the current block and the neighbour: nothing is left to the gate
-  EXPECT_EQ(moba_error(setup, 15, AttentionType::kFloat32), "");
+  EXPECT_EQ(moba_error(setup, 15, DType::kFloat32), "");
 }
 
 TEST(Moba, WithoutAMaskAllBlocksAreCandidatesAndTheShortOneHasItsOwnMean) {
   MobaSetup setup = setup_of({60, 21}, 8, 2);
   setup.causal = false;
-  EXPECT_EQ(moba_error(setup, 16, AttentionType::kFloat32), "");
+  EXPECT_EQ(moba_error(setup, 16, DType::kFloat32), "");
   setup.query_lengths = {10, 80};
   setup.key_lengths = {75, 30};
-  EXPECT_EQ(moba_error(setup, 17, AttentionType::kFloat32), "");
+  EXPECT_EQ(moba_error(setup, 17, DType::kFloat32), "");
 }
 
 TEST(Moba, SoftcapBoundsLogitsInBothDirections) {
   MobaSetup setup = setup_of({90}, 8, 3);
   setup.softcap = 1.5;
-  EXPECT_EQ(moba_error(setup, 18, AttentionType::kFloat32), "");
-  EXPECT_EQ(moba_error(setup, 19, AttentionType::kFloat64), "");
+  EXPECT_EQ(moba_error(setup, 18, DType::kFloat32), "");
+  EXPECT_EQ(moba_error(setup, 19, DType::kFloat64), "");
 }
 
 TEST(Moba, ScaleChangesWeightsButNotChoices) {
@@ -122,7 +122,7 @@ TEST(Moba, ScaleChangesWeightsButNotChoices) {
   const MobaNumbers numbers = random_numbers(setup, 20);
   const auto plain = run_moba<float>(setup, numbers);
   setup.scale = 0.01;
-  EXPECT_EQ(moba_error(setup, 20, AttentionType::kFloat32), "");
+  EXPECT_EQ(moba_error(setup, 20, DType::kFloat32), "");
   const auto scaled = run_moba<float>(setup, numbers);
   EXPECT_EQ(plain.choices(setup), scaled.choices(setup));
   EXPECT_NE(plain.out, scaled.out);
@@ -202,7 +202,7 @@ TEST(Moba, DenseSequencesOfAMixedPackAreFullAttentionBitForBit) {
         run.lse[static_cast<std::size_t>(314 + begin)],
         full.lse[static_cast<std::size_t>(314 + begin)]);
   }
-  EXPECT_EQ(moba_error(setup, 29, AttentionType::kFloat32), "");
+  EXPECT_EQ(moba_error(setup, 29, DType::kFloat32), "");
 }
 
 // The sparse kernels on choices of every visible block, which the dispatch would not give them.
@@ -223,7 +223,7 @@ TEST(Moba, QueriesThatChoseEveryBlockMatchFullAttention) {
 
 TEST(Moba, TopOneIsBlockDiagonalAndNotFullAttention) {
   const MobaSetup setup = setup_of({70}, 16, 1);
-  EXPECT_EQ(moba_error(setup, 21, AttentionType::kFloat32), "");
+  EXPECT_EQ(moba_error(setup, 21, DType::kFloat32), "");
   const MobaNumbers numbers = random_numbers(setup, 21);
   const auto packed = run_moba<float>(setup, numbers);
   // The same tokens as sequences of one block each.
@@ -323,7 +323,7 @@ TEST(Moba, PrefillInChunksAndDecodingGiveTheBitsOfOnePrefill) {
     const auto k = elements<float>(part.k);
     std::vector<float> means(static_cast<std::size_t>(
         chunk.kv_heads * moba_block_count(cu_k, chunk.options.block) * chunk.dim));
-    const AttentionProblem problem = problem_of(chunk, AttentionType::kFloat32, cu_q, cu_k);
+    const AttentionProblem problem = problem_of(chunk, DType::kFloat32, cu_q, cu_k);
     ASSERT_TRUE(moba_block_means(problem, chunk.options, {k.data()}, means, {}).ok());
     const auto run = run_moba<float>(chunk, part, {}, means);
     ASSERT_TRUE(run.status.ok()) << run.status.to_string();
@@ -350,8 +350,7 @@ TEST(Moba, DecodingKeepsTheMeansOfCompleteBlocks) {
   for (std::int64_t keys = 1; keys <= 70; ++keys) {
     const std::int64_t first = (keys - 1) / 8 * 8;
     const std::vector<std::int64_t> last_block{0, keys - first};
-    const AttentionProblem problem =
-        problem_of(whole, AttentionType::kFloat32, last_block, last_block);
+    const AttentionProblem problem = problem_of(whole, DType::kFloat32, last_block, last_block);
     means.resize(static_cast<std::size_t>((keys + 7) / 8 * 16));
     const auto mean = std::span(means).last(16);
     ASSERT_TRUE(moba_block_means(problem, whole.options, {k.data() + first * 16}, mean, {}).ok());
@@ -373,7 +372,7 @@ TEST(Moba, DecodingKeepsTheMeansOfCompleteBlocks) {
 TEST(Moba, QueriesBeforeTheFirstKeySeeNothing) {
   MobaSetup setup = setup_of({90, 70}, 8, 3);
   setup.key_lengths = {60, 70};
-  EXPECT_EQ(moba_error(setup, 27, AttentionType::kFloat32), "");
+  EXPECT_EQ(moba_error(setup, 27, DType::kFloat32), "");
   const auto run = run_moba<float>(setup, random_numbers(setup, 27));
   EXPECT_EQ(run.out.front(), 0.0F);
   EXPECT_EQ(run.lse.front(), -std::numeric_limits<float>::infinity());

@@ -423,16 +423,10 @@ MobaStatistics StatisticsStorage::spans() {
       gate_margin_rows};
 }
 
-std::string moba_error(const MobaSetup& setup, std::uint64_t seed, AttentionType type) {
-  switch (type) {
-    case AttentionType::kBFloat16:
-      return error_in<std::uint16_t>(setup, seed);
-    case AttentionType::kFloat64:
-      return error_in<double>(setup, seed);
-    case AttentionType::kFloat32:
-      break;
-  }
-  return error_in<float>(setup, seed);
+std::string moba_error(const MobaSetup& setup, std::uint64_t seed, DType type) {
+  return type == DType::kBFloat16  ? error_in<std::uint16_t>(setup, seed)
+         : type == DType::kFloat64 ? error_in<double>(setup, seed)
+                                   : error_in<float>(setup, seed);
 }
 
 }  // namespace muster::kernels::test

@@ -130,10 +130,8 @@ struct LseOf<double> {
 };
 
 template <typename T>
-AttentionType type_of() {
-  return sizeof(T) == 8   ? AttentionType::kFloat64
-         : sizeof(T) == 4 ? AttentionType::kFloat32
-                          : AttentionType::kBFloat16;
+DType type_of() {
+  return sizeof(T) == 8 ? DType::kFloat64 : sizeof(T) == 4 ? DType::kFloat32 : DType::kBFloat16;
 }
 
 struct StatisticsStorage {
@@ -174,7 +172,7 @@ struct MobaRun {
 
 inline AttentionProblem problem_of(
     const MobaSetup& setup,
-    AttentionType type,
+    DType type,
     const std::vector<std::int64_t>& cu_q,
     const std::vector<std::int64_t>& cu_k) {
   AttentionProblem problem;
@@ -256,6 +254,6 @@ MobaNumbers rounded_to(const MobaNumbers& numbers) {
 
 // Empty where a run in T agrees with the oracle (choices by rule, then attention over the same
 // choices); else what differs.
-std::string moba_error(const MobaSetup& setup, std::uint64_t seed, AttentionType type);
+std::string moba_error(const MobaSetup& setup, std::uint64_t seed, DType type);
 
 }  // namespace muster::kernels::test

@@ -33,7 +33,7 @@ struct Call {
         k(elements<float>(numbers.k)),
         v(elements<float>(numbers.v)),
         dout(elements<float>(numbers.dout)),
-        problem(problem_of(setup, AttentionType::kFloat32, cu_q, cu_k)),
+        problem(problem_of(setup, DType::kFloat32, cu_q, cu_k)),
         means(static_cast<std::size_t>(
             setup.kv_heads * moba_block_count(cu_k, setup.options.block) * setup.dim)) {
     EXPECT_TRUE(moba_block_means(problem, setup.options, {k.data()}, means, {}).ok());
@@ -262,7 +262,7 @@ TEST(MobaPart, CallsThatBreakARuleAreNamed) {
   EXPECT_PRED2(names, attend(call, {0, 151}), "got [0, 151)");
   EXPECT_PRED2(names, attend(call, {-1, 3}), "got [-1, 3)");
   EXPECT_PRED2(names, attend(call, {9, 3}), "got [9, 3)");
-  call.problem.type = AttentionType::kBFloat16;
+  call.problem.type = DType::kBFloat16;
   EXPECT_PRED2(names, attend(call, {0, 150}), "type must be fp32 or fp64");
   Call dense(setup_of(40, 40, 16, 3), 84);
   ASSERT_TRUE(dense.choose().ok());

@@ -240,9 +240,9 @@ TEST(MobaMemory, NothingNextToTheTensorsIsTouched) {
       setup.query_lengths = {75, 0, 9};
       setup.dim = dim;
       setup.fence_at_end = at_end;
-      EXPECT_EQ(moba_error(setup, 51, AttentionType::kFloat32), "") << setup;
-      EXPECT_EQ(moba_error(setup, 51, AttentionType::kBFloat16), "") << setup;
-      EXPECT_EQ(moba_error(setup, 51, AttentionType::kFloat64), "") << setup;
+      EXPECT_EQ(moba_error(setup, 51, DType::kFloat32), "") << setup;
+      EXPECT_EQ(moba_error(setup, 51, DType::kBFloat16), "") << setup;
+      EXPECT_EQ(moba_error(setup, 51, DType::kFloat64), "") << setup;
     }
   }
 }
@@ -267,7 +267,7 @@ TEST(MobaMemory, StridesLeaveWhatLiesBetweenRowsAlone) {
   const auto cu = setup.cu_q();
   MobaSelection selection;
   const Status status = moba_forward(
-      problem_of(setup, AttentionType::kFloat32, cu, cu),
+      problem_of(setup, DType::kFloat32, cu, cu),
       setup.options,
       {{fused.data(), kWidth}, {fused.data() + 32, kWidth}, {fused.data() + 64, kWidth}},
       {},
@@ -310,7 +310,7 @@ TEST(MobaMemory, OffsetsBeyondTwoToThe31ElementsAreReached) {
   const auto cu = setup.cu_q();
   MobaSelection selection;
   const Status status = moba_forward(
-      problem_of(setup, AttentionType::kFloat32, cu, cu),
+      problem_of(setup, DType::kFloat32, cu, cu),
       setup.options,
       {{memory, kStride}, {memory + 8, kStride}, {memory + 16, kStride}},
       {},

@@ -152,7 +152,7 @@ TEST(MobaMeans, AreThoseOfEachBlockAndCountKeysThatAreNoNumbers) {
   const auto k = elements<float>(numbers.k);
   std::vector<float> means(5 * 16);
   std::vector<std::int64_t> nonfinite(1, -1);
-  const AttentionProblem problem = problem_of(setup, AttentionType::kFloat32, cu, cu);
+  const AttentionProblem problem = problem_of(setup, DType::kFloat32, cu, cu);
   ASSERT_TRUE(moba_block_means(problem, setup.options, {k.data()}, means, nonfinite).ok());
   EXPECT_EQ(nonfinite[0], 1);
   EXPECT_TRUE(std::isinf(means[2]));
@@ -175,7 +175,7 @@ TEST(MobaGradientCoverage, CountsTheBlocksThatTokensWithALossAttendTo) {
   const auto run = run_moba<float>(setup, numbers);
   const auto cu = setup.cu_q();
   const auto dout = elements<float>(numbers.dout);
-  const AttentionProblem problem = problem_of(setup, AttentionType::kFloat32, cu, cu);
+  const AttentionProblem problem = problem_of(setup, DType::kFloat32, cu, cu);
   const GradientCoverage coverage = moba_gradient_coverage(problem, run.selection, {dout.data()});
   EXPECT_EQ(coverage.queries, 424);
   EXPECT_EQ(coverage.queries_reached, 4);
@@ -196,7 +196,7 @@ TEST(MobaGradientCoverage, FallsWithASparseLossMaskAndIsFullUnderFullAttention) 
   MobaSetup setup = setup_of({3200}, 16, 3);
   MobaNumbers numbers = random_numbers(setup, 70);
   const auto cu = setup.cu_q();
-  const AttentionProblem problem = problem_of(setup, AttentionType::kFloat32, cu, cu);
+  const AttentionProblem problem = problem_of(setup, DType::kFloat32, cu, cu);
   const auto share = [&](std::size_t every, int top_k) {
     MobaSetup used = setup;
     used.options.top_k = top_k;
@@ -220,7 +220,7 @@ TEST(MobaGradientCoverage, FallsWithASparseLossMaskAndIsFullUnderFullAttention) 
 TEST(MobaFlops, AreThoseOfThePairsThatAreComputed) {
   MobaSetup setup = setup_of({64}, 8, 3);
   const auto cu = setup.cu_q();
-  const AttentionProblem problem = problem_of(setup, AttentionType::kFloat32, cu, cu);
+  const AttentionProblem problem = problem_of(setup, DType::kFloat32, cu, cu);
   // Blocks 0 and 1 of queries have 0 and 8 past keys, the other six 16; 36 own pairs each.
   const double pairs = 8 * 36 + 8 * 8 + 6 * 8 * 16;
   const double scores = 8 * (0 + 1 + 2 + 3 + 4 + 5 + 6 + 7);
@@ -242,7 +242,7 @@ struct Call {
   std::vector<float> k = elements<float>(numbers.k);
   std::vector<float> out = std::vector<float>(q.size(), 5);
   std::vector<float> lse = std::vector<float>(80, 5);
-  AttentionProblem problem = problem_of(setup, AttentionType::kFloat32, cu_q, cu_k);
+  AttentionProblem problem = problem_of(setup, DType::kFloat32, cu_q, cu_k);
   MobaOptions options = setup.options;
   AttentionInput q_input{q.data()};
   AttentionInput k_input{k.data()};

@@ -41,7 +41,7 @@ std::vector<float> transposed(const std::vector<float>& x, std::size_t rows, std
 // How far a variant's results may differ where only its rounding does: measured 3e-5 and 0.02 at
 // most, on elements below 1.
 double tolerance(const Variant& variant) {
-  return variant.precision == MatrixPrecision::kBFloat16 ? 0.04 : 2e-4;
+  return variant.precision == DType::kBFloat16 ? 0.04 : 2e-4;
 }
 
 class NewtonSchulzBatch : public ::testing::TestWithParam<Variant> {

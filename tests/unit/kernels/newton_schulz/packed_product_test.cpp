@@ -34,13 +34,13 @@ struct Stored {
     return {values.data(), transposed ? rows : cols, transposed};
   }
 
-  [[nodiscard]] double at(std::int64_t i, std::int64_t j, PanelType type) const {
+  [[nodiscard]] double at(std::int64_t i, std::int64_t j, DType type) const {
     const float value = values[static_cast<std::size_t>(transposed ? j * rows + i : i * cols + j)];
-    return static_cast<double>(type == PanelType::kBFloat16 ? rounded_to_bf16(value) : value);
+    return static_cast<double>(type == DType::kBFloat16 ? rounded_to_bf16(value) : value);
   }
 };
 
-Product product_of(const Stored& a, const Stored& b, std::vector<float>& c, PanelType type) {
+Product product_of(const Stored& a, const Stored& b, std::vector<float>& c, DType type) {
   Product product;
   product.m = a.rows;
   product.n = b.cols;
@@ -54,7 +54,7 @@ Product product_of(const Stored& a, const Stored& b, std::vector<float>& c, Pane
 }
 
 // Every element against the sum in double: k roundings of terms below sum |a||b|, at most.
-void expect_product(const Stored& a, const Stored& b, PanelType type) {
+void expect_product(const Stored& a, const Stored& b, DType type) {
   std::vector<float> c(
       static_cast<std::size_t>(a.rows * b.cols), std::numeric_limits<float>::quiet_NaN());
   ProductScratch scratch;
@@ -89,7 +89,7 @@ constexpr std::int64_t kShapes[][3] = {
 
 TEST(PackedProduct, EqualsTheSumInDoubleForEveryShapeAndStorage) {
   for (const auto& [m, n, k] : kShapes) {
-    for (const PanelType type : {PanelType::kFloat32, PanelType::kBFloat16}) {
+    for (const DType type : {DType::kFloat32, DType::kBFloat16}) {
       for (const bool left : {false, true}) {
         for (const bool right : {false, true}) {
           const Stored a{normal_values<float>(1, m * k), m, k, left};
@@ -104,7 +104,7 @@ TEST(PackedProduct, EqualsTheSumInDoubleForEveryShapeAndStorage) {
 TEST(PackedProduct, ASymmetricOneEqualsTheFullOneBitForBit) {
   ProductScratch scratch;
   ThreadTeam alone(1);
-  for (const PanelType type : {PanelType::kFloat32, PanelType::kBFloat16}) {
+  for (const DType type : {DType::kFloat32, DType::kBFloat16}) {
     for (const std::int64_t m : {1, 5, 14, 16, 33, 100, 131}) {
       constexpr std::int64_t kDepth = 300;
       const Stored x{normal_values<float>(3, m * kDepth), m, kDepth, false};
@@ -131,7 +131,7 @@ TEST(PackedProduct, AddendsCountOnceAcrossBlocksOfTheDepth) {
   std::vector<float> c(first.size());
   ProductScratch scratch;
   ThreadTeam alone(1);
-  for (const PanelType type : {PanelType::kFloat32, PanelType::kBFloat16}) {
+  for (const DType type : {DType::kFloat32, DType::kBFloat16}) {
     scratch.multiply(product_of(a, b, plain, type), alone);
     Product product = product_of(a, b, c, type);
     product.alpha = 0.5F;
@@ -154,7 +154,7 @@ TEST(PackedProduct, TheResultMayBeAnAddend) {
   std::vector<float> in_place = before;
   ProductScratch scratch;
   ThreadTeam alone(1);
-  Product product = product_of(a, b, beside, PanelType::kFloat32);
+  Product product = product_of(a, b, beside, DType::kFloat32);
   product.first = {before.data(), kSize, 2};
   scratch.multiply(product, alone);
   product.c = in_place.data();
@@ -167,7 +167,7 @@ TEST(PackedProduct, ThreadsDoNotChangeABit) {
   const Stored x{normal_values<float>(11, 150 * 700), 150, 700, false};
   const Stored transposed{x.values, 700, 150, true};
   for (const bool symmetric : {false, true}) {
-    for (const PanelType type : {PanelType::kFloat32, PanelType::kBFloat16}) {
+    for (const DType type : {DType::kFloat32, DType::kBFloat16}) {
       std::vector<float> expected;
       for (const int threads : {1, 2, 3, 7}) {
         ThreadTeam team(threads);
@@ -194,7 +194,7 @@ TEST(PackedProduct, NothingBesideTheResultIsWritten) {
   std::vector<float> c(kRows * kStride, 7);
   ProductScratch scratch;
   ThreadTeam alone(1);
-  Product product = product_of(a, b, c, PanelType::kFloat32);
+  Product product = product_of(a, b, c, DType::kFloat32);
   product.stride = kStride;
   scratch.multiply(product, alone);
   for (std::int64_t i = 0; i < kRows; ++i) {
@@ -214,9 +214,9 @@ TEST(PackedProduct, Bf16OperandsRoundToNearestEven) {
     const Stored a{{value}, 1, 1, false};
     const Stored one{{1}, 1, 1, false};
     std::vector<float> c(1);
-    scratch.multiply(product_of(a, one, c, PanelType::kBFloat16), alone);
+    scratch.multiply(product_of(a, one, c, DType::kBFloat16), alone);
     EXPECT_EQ(c[0], expected);
-    scratch.multiply(product_of(one, a, c, PanelType::kBFloat16), alone);
+    scratch.multiply(product_of(one, a, c, DType::kBFloat16), alone);
     EXPECT_EQ(c[0], expected);
   }
 }

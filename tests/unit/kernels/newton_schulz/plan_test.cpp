@@ -24,12 +24,12 @@ double condition(const Schedule& schedule, const Restarts& restarts) {
 }
 
 Restarts bf16_restarts(const Schedule& schedule) {
-  return place_restarts(schedule, MatrixPrecision::kBFloat16);
+  return place_restarts(schedule, DType::kBFloat16);
 }
 
 NewtonSchulzOptions options_of(
     const Schedule& schedule,
-    MatrixPrecision precision = MatrixPrecision::kFloat32,
+    DType precision = DType::kFloat32,
     NewtonSchulzForm form = NewtonSchulzForm::kAuto) {
   return {.coefficients = schedule, .precision = precision, .form = form};
 }
@@ -57,9 +57,9 @@ TEST(NewtonSchulzRestarts, Bf16RestartsWhereTheReferenceDoes) {
 TEST(NewtonSchulzRestarts, Float32NeedsNoneInFiveStepsAndOneInTen) {
   for (const Schedule& schedule :
        {keller(), you(), polar_express(1.05, true), polar_express(1.01, false), cubic5()}) {
-    EXPECT_EQ(place_restarts(schedule, MatrixPrecision::kFloat32), Restarts{});
+    EXPECT_EQ(place_restarts(schedule, DType::kFloat32), Restarts{});
   }
-  EXPECT_EQ(place_restarts(deepseek_v4(), MatrixPrecision::kFloat32), (Restarts{5}));
+  EXPECT_EQ(place_restarts(deepseek_v4(), DType::kFloat32), (Restarts{5}));
 }
 
 TEST(NewtonSchulzRestarts, ThePlacesAreTheBestOfTheirNumber) {
@@ -130,13 +130,13 @@ TEST(NewtonSchulzFlops, AChoiceCountsItsOwnForm) {
 TEST(NewtonSchulzFlops, ACubicStepHasNoSquare) {
   const Schedule cubic = cubic5();
   const auto choice = choose_newton_schulz(
-      64, 256, options_of(cubic, MatrixPrecision::kFloat32, NewtonSchulzForm::kSymmetric));
+      64, 256, options_of(cubic, DType::kFloat32, NewtonSchulzForm::kSymmetric));
   EXPECT_DOUBLE_EQ(choice.flops, 15.0 * 64 * 64 * 256);
 }
 
 TEST(NewtonSchulzModel, WideMatricesTakeTheGramFormAndSquareOnesTheSymmetric) {
   const Schedule schedule = keller();
-  for (const MatrixPrecision precision : {MatrixPrecision::kFloat32, MatrixPrecision::kBFloat16}) {
+  for (const DType precision : {DType::kFloat32, DType::kBFloat16}) {
     for (const std::int64_t m : {128, 256, 512, 1024, 4096}) {
       const auto options = options_of(schedule, precision);
       EXPECT_EQ(choose_newton_schulz(m, m, options).form, NewtonSchulzForm::kSymmetric) << m;
@@ -157,7 +157,7 @@ TEST(NewtonSchulzModel, DoesNotCareWhichSideIsShort) {
 }
 
 TEST(NewtonSchulzModel, TimeGrowsWithEitherSideAndWithTheSteps) {
-  for (const MatrixPrecision precision : {MatrixPrecision::kFloat32, MatrixPrecision::kBFloat16}) {
+  for (const DType precision : {DType::kFloat32, DType::kBFloat16}) {
     const auto seconds = [&](std::int64_t m, std::int64_t n, std::size_t steps) {
       const Schedule schedule = keller(steps);
       return choose_newton_schulz(m, n, options_of(schedule, precision)).seconds;
@@ -180,7 +180,7 @@ TEST(NewtonSchulzModel, AFormThatIsAskedForIsTaken) {
   const Schedule schedule = keller();
   for (const NewtonSchulzForm form :
        {NewtonSchulzForm::kStandard, NewtonSchulzForm::kSymmetric, NewtonSchulzForm::kGram}) {
-    const auto options = options_of(schedule, MatrixPrecision::kBFloat16, form);
+    const auto options = options_of(schedule, DType::kBFloat16, form);
     const auto choice = choose_newton_schulz(256, 256, options);
     EXPECT_EQ(choice.form, form);
     EXPECT_EQ(choice.restarts.empty(), form != NewtonSchulzForm::kGram);
@@ -196,7 +196,7 @@ TEST(NewtonSchulzModel, LongSchedulesBeginExactInBf16) {
 
 TEST(NewtonSchulzModel, ASetThatNoRestartMakesSafeKeepsItsGramFormInFloat32) {
   const Schedule schedule = cans();
-  const auto bf16 = MatrixPrecision::kBFloat16;
+  const auto bf16 = DType::kBFloat16;
   EXPECT_EQ(
       plan_newton_schulz(64, 256, options_of(schedule, bf16, NewtonSchulzForm::kGram)).exact_steps,
       5);

@@ -25,7 +25,7 @@ using test::variants;
 using test::you;
 
 bool is_bf16(const Variant& variant) {
-  return variant.precision == MatrixPrecision::kBFloat16;
+  return variant.precision == DType::kBFloat16;
 }
 
 // sigma >= 0.01 lands in these, exactly.
@@ -148,7 +148,7 @@ class Detector : public ::testing::Test {
  protected:
   static NewtonSchulzPlan unguarded_plan(const Schedule& schedule) {
     NewtonSchulzPlan plan = plan_newton_schulz(
-        64, 256, options_of(schedule, {MatrixPrecision::kBFloat16, NewtonSchulzForm::kGram}));
+        64, 256, options_of(schedule, {DType::kBFloat16, NewtonSchulzForm::kGram}));
     plan.restarts.clear();
     plan.rounded_steps = 100;
     return plan;
@@ -176,7 +176,7 @@ TEST_F(Detector, ABf16GramRunWithoutRestartTripsItAndIsWorkedOutAgain) {
     const NewtonSchulzReport report = run(x, unguarded_plan(schedule));
     EXPECT_TRUE(report.recomputed);
     EXPECT_FALSE(report.nonfinite);
-    const Variant safe{MatrixPrecision::kFloat32, NewtonSchulzForm::kSymmetric};
+    const Variant safe{DType::kFloat32, NewtonSchulzForm::kSymmetric};
     EXPECT_EQ(x, orthogonalise(spectrum->matrix(), 64, 256, options_of(schedule, safe)));
   }
 }

@@ -250,18 +250,18 @@ inline std::vector<float> orthogonalise(
 
 // Every precision in every form.
 struct Variant {
-  MatrixPrecision precision;
+  DType precision;
   NewtonSchulzForm form;
 };
 
 inline const std::vector<Variant>& variants() {
   static const std::vector<Variant> kAll{
-      {MatrixPrecision::kFloat32, NewtonSchulzForm::kStandard},
-      {MatrixPrecision::kFloat32, NewtonSchulzForm::kSymmetric},
-      {MatrixPrecision::kFloat32, NewtonSchulzForm::kGram},
-      {MatrixPrecision::kBFloat16, NewtonSchulzForm::kStandard},
-      {MatrixPrecision::kBFloat16, NewtonSchulzForm::kSymmetric},
-      {MatrixPrecision::kBFloat16, NewtonSchulzForm::kGram}};
+      {DType::kFloat32, NewtonSchulzForm::kStandard},
+      {DType::kFloat32, NewtonSchulzForm::kSymmetric},
+      {DType::kFloat32, NewtonSchulzForm::kGram},
+      {DType::kBFloat16, NewtonSchulzForm::kStandard},
+      {DType::kBFloat16, NewtonSchulzForm::kSymmetric},
+      {DType::kBFloat16, NewtonSchulzForm::kGram}};
   return kAll;
 }
 
@@ -270,7 +270,7 @@ inline NewtonSchulzOptions options_of(const Schedule& schedule, const Variant& v
 }
 
 inline std::string name_of(const Variant& variant) {
-  return std::string(variant.precision == MatrixPrecision::kBFloat16 ? "bf16 " : "fp32 ") +
+  return std::string(variant.precision == DType::kBFloat16 ? "bf16 " : "fp32 ") +
          to_string(variant.form);
 }
 

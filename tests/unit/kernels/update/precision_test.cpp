@@ -2,6 +2,8 @@
 // Low-precision states and parameters in every rule, and what must not stall or blow up.
 #include "tests/unit/kernels/update/reference.h"
 
+#include <muster/common/text.h>
+
 namespace muster::kernels {
 namespace {
 
@@ -48,11 +50,8 @@ void for_every_option(Body body) {
   for (const NamedRule& rule : kRules) {
     for (const StateType first : kStateTypes) {
       for (const StateType second : kStateTypes) {
-        for (const FloatType copy :
-             {FloatType::kFloat32, FloatType::kBFloat16, FloatType::kFloat16}) {
-          SCOPED_TRACE(
-              std::string(rule.name) + ", first " + to_string(first) + ", second " +
-              to_string(second) + ", copy " + to_string(copy));
+        for (const DType copy : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+          SCOPED_TRACE(concat(rule.name, ", first ", first, ", second ", second, ", copy ", copy));
           body(rule.update, first, second, copy);
         }
       }
@@ -63,7 +62,7 @@ void for_every_option(Body body) {
 TEST(UpdateOptions, EveryCombinationStaysCloseToFp32States) {
   constexpr std::size_t kCount = 600;
   const auto initial = cast<float>(normal_values(41, kCount));
-  for_every_option([&](Rule update, StateType first, StateType second, FloatType copy) {
+  for_every_option([&](Rule update, StateType first, StateType second, DType copy) {
     Shard exact(initial);
     Shard stored(initial, first, second, copy);
     for (std::int64_t t = 1; t <= 10; ++t) {
@@ -84,8 +83,8 @@ TEST(UpdateOptions, EveryCombinationStaysCloseToFp32States) {
 }
 
 TEST(UpdateOptions, TheCopyIsTheRoundedMaster) {
-  for_every_option([&](Rule update, StateType first, StateType second, FloatType copy) {
-    if (copy == FloatType::kFloat32) {
+  for_every_option([&](Rule update, StateType first, StateType second, DType copy) {
+    if (copy == DType::kFloat32) {
       return;
     }
     Shard shard(cast<float>(normal_values(42, 300)), first, second, copy);
@@ -98,7 +97,7 @@ TEST(UpdateOptions, TheCopyIsTheRoundedMaster) {
 }
 
 TEST(UpdateOptions, StatisticsChangeNoBitOfTheResult) {
-  for_every_option([&](Rule update, StateType first, StateType second, FloatType copy) {
+  for_every_option([&](Rule update, StateType first, StateType second, DType copy) {
     Shard with(cast<float>(normal_values(43, 700)), first, second, copy);
     Shard without = with;
     for (std::int64_t t = 1; t <= 3; ++t) {
@@ -114,7 +113,7 @@ TEST(UpdateOptions, StatisticsChangeNoBitOfTheResult) {
 
 TEST(UpdateOptions, ShardsCanBeCutAnywhereAndEightBitOnesAtBlocks) {
   constexpr std::size_t kCount = 1100;
-  for_every_option([&](Rule update, StateType first, StateType second, FloatType copy) {
+  for_every_option([&](Rule update, StateType first, StateType second, DType copy) {
     Shard whole(cast<float>(normal_values(44, kCount)), first, second, copy);
     Shard parts = whole;
     const bool blocks = first == StateType::kInt8Block || second == StateType::kInt8Block;

@@ -43,7 +43,7 @@ class StoredState {
       return floats_;
     }
     if (type_ == StateType::kBFloat16) {
-      widen(FloatType::kBFloat16, halves_, result);
+      widen(DType::kBFloat16, halves_, result);
     } else {
       dequantise(is_signed_, codes_, absmax_, result);
     }
@@ -69,19 +69,19 @@ struct Shard {
       std::vector<float> initial,
       StateType first_type = StateType::kFloat32,
       StateType second_type = StateType::kFloat32,
-      FloatType copy_type = FloatType::kFloat32)
+      DType copy_type = DType::kFloat32)
       : parameter(std::move(initial)),
         first(first_type, true, parameter.size(), 1),
         second(second_type, false, parameter.size(), 2),
         narrow_type(copy_type),
-        narrow_copy(copy_type == FloatType::kFloat32 ? 0 : parameter.size()) {}
+        narrow_copy(copy_type == DType::kFloat32 ? 0 : parameter.size()) {}
 
   UpdateTensors tensors(
       const std::vector<float>& gradient, std::size_t begin = 0, std::size_t end = SIZE_MAX) {
     UpdateTensors t;
     t.parameter = parameter.data() + begin;
     t.narrow_copy = narrow_copy.empty() ? nullptr : narrow_copy.data() + begin;
-    t.narrow_type = narrow_copy.empty() ? FloatType::kBFloat16 : narrow_type;
+    t.narrow_type = narrow_copy.empty() ? DType::kBFloat16 : narrow_type;
     t.gradient = gradient.data() + begin;
     t.first = first.view(begin);
     t.second = second.view(begin);
@@ -95,7 +95,7 @@ struct Shard {
   std::vector<float> parameter;
   StoredState first;
   StoredState second;
-  FloatType narrow_type;
+  DType narrow_type;
   std::vector<std::uint16_t> narrow_copy;
 };
 

@@ -36,7 +36,7 @@ TEST(ElementwiseLayout, CutsExpertParametersAtGrainsFromEachExpert) {
   OptimizerOptions options;
   options.cut_granularity = 64;
   const BufferPlan plan =
-      plan_buffer(routing, options, {Placement::kExpert, false, FloatType::kFloat32}, 4);
+      plan_buffer(routing, options, {Placement::kExpert, false, DType::kFloat32}, 4);
   // Legal cuts: 64, 100, 164, 200, 264; the even ones are 80, 160, 240.
   EXPECT_EQ(plan.shards[1].at(0).parameter_begin, 64U);
   EXPECT_EQ(plan.shards[2].at(0).parameter_begin, 100U);

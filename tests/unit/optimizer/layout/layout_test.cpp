@@ -113,7 +113,7 @@ TEST(Layout, BucketsHoldWholeParametersOfAboutTheSizeAskedForLastParametersFirst
 TEST(Layout, SeparatesPlacementsRulesAndTypesIntoRegions) {
   std::vector<ParameterSpec> specs(4);
   specs[0] = {.name = "a", .shape = {8, 8}};
-  specs[1] = {.name = "b", .shape = {8, 8}, .dtype = FloatType::kBFloat16};
+  specs[1] = {.name = "b", .shape = {8, 8}, .dtype = DType::kBFloat16};
   specs[2] = {.name = "c", .shape = {2, 8, 8}, .placement = Placement::kExpert};
   specs[3] = {.name = "norm", .shape = {8}};
   std::vector<RouteRule> rules(2);

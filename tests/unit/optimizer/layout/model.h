@@ -14,8 +14,8 @@ namespace muster::optimizer {
 
 using Shape = std::vector<std::int64_t>;
 
-inline constexpr BufferKey kMatrices{Placement::kReplicated, true, FloatType::kFloat32};
-inline constexpr BufferKey kElementwise{Placement::kReplicated, false, FloatType::kFloat32};
+inline constexpr BufferKey kMatrices{Placement::kReplicated, true, DType::kFloat32};
+inline constexpr BufferKey kElementwise{Placement::kReplicated, false, DType::kFloat32};
 
 inline constexpr Layout kAllLayouts[] = {
     Layout::kWholeMatrices,

@@ -36,7 +36,7 @@ std::vector<std::vector<float>> train(
   return values;
 }
 
-class EveryPrecision : public ::testing::TestWithParam<std::tuple<FloatType, StateType, Layout>> {};
+class EveryPrecision : public ::testing::TestWithParam<std::tuple<DType, StateType, Layout>> {};
 
 TEST_P(EveryPrecision, EndsWithTheBitsOfOneRank) {
   const auto [dtype, state, layout] = GetParam();
@@ -47,11 +47,7 @@ TEST_P(EveryPrecision, EndsWithTheBitsOfOneRank) {
   }
 }
 
-const char* short_name(FloatType type) {
-  return type == FloatType::kFloat32 ? "fp32" : type == FloatType::kBFloat16 ? "bf16" : "fp16";
-}
-
-const char* short_name(StateType type) {
+const char* state_name(StateType type) {
   return type == StateType::kFloat32 ? "fp32" : type == StateType::kBFloat16 ? "bf16" : "int8";
 }
 
@@ -59,12 +55,16 @@ INSTANTIATE_TEST_SUITE_P(
     Types,
     EveryPrecision,
     ::testing::Combine(
-        ::testing::Values(FloatType::kFloat32, FloatType::kBFloat16, FloatType::kFloat16),
+        ::testing::Values(DType::kFloat32, DType::kBFloat16, DType::kFloat16),
         ::testing::Values(StateType::kFloat32, StateType::kBFloat16, StateType::kInt8Block),
         ::testing::ValuesIn(kLayouts)),
     [](const auto& one) {
-      return std::string{short_name(std::get<0>(one.param))} + "_" +
-             short_name(std::get<1>(one.param)) + "_" + to_string(std::get<2>(one.param));
+      return concat(
+          short_name(std::get<0>(one.param)),
+          "_",
+          state_name(std::get<1>(one.param)),
+          "_",
+          std::get<2>(one.param));
     });
 
 // Masters as they are saved, by parameter; of one rank everything.
@@ -94,7 +94,7 @@ void expect_rounded_masters(Optimizer& optimizer) {
 
 TEST(Zero1Precision, ForwardReadsTheRoundedMasters) {
   run_ranks(1, [](comm::Communicator& world) {
-    for (const FloatType dtype : {FloatType::kBFloat16, FloatType::kFloat16}) {
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
       const auto optimizer = make_optimizer(
           large_model(dtype),
           large_options(Layout::kFlatOwner, StateType::kFloat32),
@@ -112,7 +112,7 @@ TEST(Zero1Precision, ForwardReadsTheRoundedMasters) {
 TEST(Zero1Precision, MastersRememberUpdatesTooSmallForTheCopy) {
   run_ranks(1, [](comm::Communicator& world) {
     const auto optimizer = make_optimizer(
-        {{"w", {1, 4}, Placement::kReplicated, FloatType::kBFloat16}},
+        {{"w", {1, 4}, Placement::kReplicated, DType::kBFloat16}},
         [] {
           OptimizerOptions options;
           options.routes = {{"w", Rule::kSgd, "all"}};
@@ -150,7 +150,7 @@ TEST(Zero1Precision, ScalesMasterAndCopyOfTheNamedRowsOnly) {
     std::mutex mutex;
     std::map<std::string, std::vector<float>> pieces;
     run_ranks(3, [&](comm::Communicator& world) {
-      const auto specs = large_model(FloatType::kBFloat16);
+      const auto specs = large_model(DType::kBFloat16);
       const auto optimizer =
           make_optimizer(specs, large_options(layout, StateType::kFloat32), world, &world);
       set_initial_values(*optimizer);
@@ -172,8 +172,8 @@ TEST(Zero1Precision, ScalesMasterAndCopyOfTheNamedRowsOnly) {
           master[i] *= in_head ? 0.7F : in_bias ? 0.25F : 1.0F;
         }
         std::vector<std::uint16_t> bits(master.size());
-        kernels::narrow(FloatType::kBFloat16, master, bits);
-        kernels::widen(FloatType::kBFloat16, bits, expected[p]);
+        kernels::narrow(DType::kBFloat16, master, bits);
+        kernels::widen(DType::kBFloat16, bits, expected[p]);
       }
       EXPECT_EQ(difference(values_of(*optimizer), expected), "");
     });
@@ -183,7 +183,7 @@ TEST(Zero1Precision, ScalesMasterAndCopyOfTheNamedRowsOnly) {
 TEST(Zero1Precision, DigestsSeeWhatForwardReads) {
   run_ranks(1, [](comm::Communicator& world) {
     const auto optimizer = make_optimizer(
-        large_model(FloatType::kBFloat16),
+        large_model(DType::kBFloat16),
         large_options(Layout::kWholeMatrices, StateType::kFloat32),
         world,
         &world);

@@ -373,7 +373,7 @@ TEST(Zero1Momentum, IsNeverAnAliasOfWhatNewtonSchulzOverwrites) {
 TEST(Zero1Momentum, CountsAppliedStepsBeyondWhatSixteenBitsHold) {
   run_ranks(1, [](comm::Communicator& world) {
     const auto optimizer = make_optimizer(
-        large_model(FloatType::kBFloat16),
+        large_model(DType::kBFloat16),
         large_options(Layout::kWholeMatrices, StateType::kBFloat16),
         world,
         &world);

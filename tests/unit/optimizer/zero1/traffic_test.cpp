@@ -54,7 +54,7 @@ TEST_P(Traffic, EqualsThePlan) {
 TEST_P(Traffic, EqualsThePlanForSixteenBitParameters) {
   const auto [layout, ranks] = GetParam();
   expect_planned(
-      ranks, large_model(FloatType::kBFloat16), large_options(layout, StateType::kInt8Block));
+      ranks, large_model(DType::kBFloat16), large_options(layout, StateType::kInt8Block));
 }
 
 TEST_P(Traffic, EqualsThePlanWithAdaptiveClipping) {
@@ -76,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_P(Traffic, MemoryEqualsThePlan) {
   const auto [layout, ranks] = GetParam();
   for (const StateType state : {StateType::kFloat32, StateType::kBFloat16, StateType::kInt8Block}) {
-    const auto specs = large_model(FloatType::kBFloat16);
+    const auto specs = large_model(DType::kBFloat16);
     const OptimizerOptions options = large_options(layout, state);
     const auto report = report_plan(specs, options, ranks, ranks);
     ASSERT_TRUE(report.ok()) << report.status().to_string();

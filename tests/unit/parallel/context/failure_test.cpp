@@ -143,7 +143,7 @@ TEST(ContextFailure, CallsThatBreakARuleAreNamedBeforeAnythingMovesOrIsWritten) 
   EXPECT_PRED2(names, message(good, *for_two, x), "plan is for 2 ranks");
   EXPECT_PRED2(names, message(good, *plan, Floats(3)), "q has 3 elements");
   kernels::AttentionProblem bad = good;
-  bad.type = kernels::AttentionType::kBFloat16;
+  bad.type = DType::kBFloat16;
   EXPECT_PRED2(names, message(bad, *plan, x), "problem.type");
   bad = good;
   bad.cu_q = cu;

@@ -44,7 +44,7 @@ struct MuonOptions {
   double polar_express_safety{1.01};
   std::vector<kernels::NewtonSchulzStep> custom_coefficients;  // one per step
   kernels::NewtonSchulzForm form{kernels::NewtonSchulzForm::kAuto};
-  kernels::MatrixPrecision precision{kernels::MatrixPrecision::kFloat32};
+  DType precision{DType::kFloat32};
 };
 
 [[nodiscard]] const char* to_string(MomentumForm form);

@@ -52,8 +52,8 @@ enum class EpNumerics : std::uint8_t {
 struct EpExchangeOptions {
   EpShape shape;
   EpBalance balance;
-  std::int64_t hidden{0};                                 // H
-  kernels::FloatType type{kernels::FloatType::kFloat32};  // type of rows: kFloat32 or kBFloat16
+  std::int64_t hidden{0};       // H
+  DType type{DType::kFloat32};  // type of rows: kFloat32 or kBFloat16
   EpNumerics numerics{EpNumerics::kPlain};
   // Barriers before peers' slots are written and before they are read. If false, the caller orders
   // these accesses, and disagreement between ranks is detected only after the data has moved.
@@ -97,7 +97,7 @@ class EpPool {
       comm::SymmetricHeap& heap,
       const EpShape& shape,
       std::vector<EpProjection> projections,
-      kernels::FloatType weight_type);
+      DType weight_type);
 
   EpPool() = default;
   EpPool(const EpPool&) = delete;
@@ -108,9 +108,7 @@ class EpPool {
 
   // Returns the bytes of heap per rank that a pool of this configuration needs.
   [[nodiscard]] static std::size_t heap_bytes(
-      const EpShape& shape,
-      std::span<const EpProjection> projections,
-      kernels::FloatType weight_type);
+      const EpShape& shape, std::span<const EpProjection> projections, DType weight_type);
 
   // Maps a layer whose home weights and gradients are at these offsets of every rank's chunk
   // (multiples of the granularity), in the order of the projections. Local.
@@ -121,7 +119,7 @@ class EpPool {
 
   [[nodiscard]] virtual const EpShape& shape() const = 0;
   [[nodiscard]] virtual std::span<const EpProjection> projections() const = 0;
-  [[nodiscard]] virtual kernels::FloatType weight_type() const = 0;
+  [[nodiscard]] virtual DType weight_type() const = 0;
   // The slots of rank `peer`, [B, rows, cols].
   [[nodiscard]] virtual std::byte* slots(int peer, std::size_t projection) const = 0;
   [[nodiscard]] virtual float* slot_gradients(int peer, std::size_t projection) const = 0;

@@ -22,7 +22,7 @@ struct EpLayerShape {
   std::int64_t ffn{0};     // H' of one expert
   int projections{3};      // matrices [H, H'] of an expert: gate, up and down
   // Type of rows and weights; weight gradients are fp32.
-  kernels::FloatType type{kernels::FloatType::kBFloat16};
+  DType type{DType::kBFloat16};
 };
 
 // Sizes of one rank.

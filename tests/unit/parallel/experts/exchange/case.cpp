@@ -94,7 +94,7 @@ float output(const MoveCase& test, int rank, std::int64_t token, int choice, std
   const float value =
       static_cast<float>(static_cast<std::int64_t>(random >> 11U)) * 0x1.0p-53F - 0.5F;
   const float scaled = std::ldexp(value, static_cast<int>(random % 9));
-  return test.type == kernels::FloatType::kBFloat16 ? through_bfloat16(scaled) : scaled;
+  return test.type == DType::kBFloat16 ? through_bfloat16(scaled) : scaled;
 }
 
 std::vector<Origin> origins(const MoveCase& test, const EpPlan& plan, int destination) {
@@ -155,25 +155,25 @@ float through_bfloat16(float value) {
   return std::bit_cast<float>(high << 16U);
 }
 
-std::vector<std::byte> encode(kernels::FloatType type, const std::vector<float>& values) {
+std::vector<std::byte> encode(DType type, const std::vector<float>& values) {
   const auto size = static_cast<std::size_t>(size_bytes(type));
   std::vector<std::byte> bytes(values.size() * size);
   for (std::size_t i = 0; i < values.size(); ++i) {
     const auto bits = std::bit_cast<std::uint32_t>(
-        type == kernels::FloatType::kBFloat16 ? through_bfloat16(values[i]) : values[i]);
-    const std::uint32_t stored = type == kernels::FloatType::kBFloat16 ? bits >> 16U : bits;
+        type == DType::kBFloat16 ? through_bfloat16(values[i]) : values[i]);
+    const std::uint32_t stored = type == DType::kBFloat16 ? bits >> 16U : bits;
     std::memcpy(bytes.data() + i * size, &stored, size);
   }
   return bytes;
 }
 
-std::vector<float> decode(kernels::FloatType type, std::span<const std::byte> bytes) {
+std::vector<float> decode(DType type, std::span<const std::byte> bytes) {
   const auto size = static_cast<std::size_t>(size_bytes(type));
   std::vector<float> values(bytes.size() / size);
   for (std::size_t i = 0; i < values.size(); ++i) {
     std::uint32_t bits = 0;
     std::memcpy(&bits, bytes.data() + i * size, size);
-    values[i] = std::bit_cast<float>(type == kernels::FloatType::kBFloat16 ? bits << 16U : bits);
+    values[i] = std::bit_cast<float>(type == DType::kBFloat16 ? bits << 16U : bits);
   }
   return values;
 }
@@ -221,7 +221,7 @@ std::vector<float> expected_sum(
       part = rounds_on_the_way ? through_bfloat16(part) : part;
       sum = k == 0 ? part : sum + part;
     }
-    result.push_back(test.type == kernels::FloatType::kBFloat16 ? through_bfloat16(sum) : sum);
+    result.push_back(test.type == DType::kBFloat16 ? through_bfloat16(sum) : sum);
   }
   return result;
 }
@@ -261,10 +261,9 @@ std::vector<MoveCase> move_cases() {
     return cases.size() - 1;
   };
   add("Uniform", shape(2, 8, 2, 1), Spread::kUniform, {24, 24});
-  cases[add("Bfloat16", shape(3, 9, 3, 4), Spread::kSkewed, {24, 20, 24})].type =
-      kernels::FloatType::kBFloat16;
+  cases[add("Bfloat16", shape(3, 9, 3, 4), Spread::kSkewed, {24, 20, 24})].type = DType::kBFloat16;
   const auto exact = add("WireExact", shape(2, 8, 4, 4), Spread::kDuplicates, {24, 11});
-  cases[exact].type = kernels::FloatType::kBFloat16;
+  cases[exact].type = DType::kBFloat16;
   cases[exact].numerics = EpNumerics::kWireExact;
   add("OneExpert", shape(4, 8, 2, 8), Spread::kOneExpert, {24, 24, 24, 24});
   add("AllAtHome", shape(3, 6, 2, 1), Spread::kAtHome, {5, 24, 9});
@@ -283,7 +282,7 @@ std::vector<MoveCase> move_cases() {
   auto wide = shape(2, 4, 32, 1);
   wide.experts = 32;
   const auto widest = add("ThirtyTwoDuplicates", wide, Spread::kDuplicates, {6, 5});
-  cases[widest].type = kernels::FloatType::kBFloat16;
+  cases[widest].type = DType::kBFloat16;
   cases[widest].numerics = EpNumerics::kWireExact;
   return cases;
 }

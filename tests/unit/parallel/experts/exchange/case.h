@@ -27,7 +27,7 @@ struct MoveCase {
   EpShape shape;
   EpBalance balance;
   std::int64_t hidden{8};
-  kernels::FloatType type{kernels::FloatType::kFloat32};
+  DType type{DType::kFloat32};
   EpNumerics numerics{EpNumerics::kPlain};
   std::vector<int> tokens;  // [ranks]
   Spread spread{Spread::kUniform};
@@ -63,9 +63,8 @@ struct Origin {
     const MoveCase& test, const EpPlan& plan, int destination);
 
 // Values as rows of the case's type, and back.
-[[nodiscard]] std::vector<std::byte> encode(
-    kernels::FloatType type, const std::vector<float>& values);
-[[nodiscard]] std::vector<float> decode(kernels::FloatType type, std::span<const std::byte> bytes);
+[[nodiscard]] std::vector<std::byte> encode(DType type, const std::vector<float>& values);
+[[nodiscard]] std::vector<float> decode(DType type, std::span<const std::byte> bytes);
 // Through bf16 and back, element by element in plain words.
 [[nodiscard]] float through_bfloat16(float value);
 

@@ -143,7 +143,7 @@ TEST_P(Event, CountsRowsAndBytesOfDispatchAndCombineByTheFormulas) {
         const int rank = member.rank();
         findings.expect(exchange.make_plan(choices_of(test, rank), mover.plan, soon()), "plan");
         const Traffic traffic = traffic_of(test, mover.plan, rank);
-        const std::int64_t row = test.hidden * size_bytes(test.type);
+        const std::int64_t row = size_bytes(test.type, test.hidden);
         const std::vector<std::byte> x = rows_of(test, rank);
         std::vector<std::byte> y(x.size());
         EpRows received;
@@ -181,8 +181,7 @@ TEST_P(Event, CountsRowsAndBytesOfDispatchAndCombineByTheFormulas) {
             exchange.combine(mover.plan, received.rows, row_values, y, values, soon()), "combine");
         event = exchange.take_event(mover.plan);
         // bf16 rows without intermediate rounding are sent one by one.
-        const bool apart =
-            test.type == kernels::FloatType::kBFloat16 && test.numerics == EpNumerics::kPlain;
+        const bool apart = test.type == DType::kBFloat16 && test.numerics == EpNumerics::kPlain;
         const std::int64_t staged = ep_row_count(mover.plan, rank) * kGate;
         const std::int64_t pulled = apart ? traffic.choices_out : traffic.firsts_out;
         const std::int64_t given = apart ? traffic.choices_in : traffic.firsts_in;
@@ -202,12 +201,9 @@ TEST_P(Event, CountsRowsAndBytesOfDispatchAndCombineByTheFormulas) {
 TEST(ExpertEvent, CountsExpertsAwayAndGradientsHome) {
   const MoveCase test = expert_case(4, Spread::kSkewed, 51);
   expect_members_succeed(
-      RanksAre::kThreads,
-      4,
-      expert_heap_bytes(test, kernels::FloatType::kBFloat16, 1),
-      [&](Member& member) {
+      RanksAre::kThreads, 4, expert_heap_bytes(test, DType::kBFloat16, 1), [&](Member& member) {
         Findings findings;
-        ExpertSetup setup{member, test, kernels::FloatType::kBFloat16, 1};
+        ExpertSetup setup{member, test, DType::kBFloat16, 1};
         findings.expect(setup.error.empty(), setup.error);
         std::int64_t elements = 0;
         for (const EpProjection& projection : two_projections()) {

@@ -36,7 +36,7 @@ MoveCase expert_case(int ranks, Spread spread, std::uint64_t seed) {
   return test;
 }
 
-std::size_t expert_heap_bytes(const MoveCase& test, kernels::FloatType weight_type, int layers) {
+std::size_t expert_heap_bytes(const MoveCase& test, DType weight_type, int layers) {
   std::size_t bytes = heap_bytes(test);
   const std::vector<EpProjection> projections = two_projections();
   bytes += EpPool::heap_bytes(test.shape, projections, weight_type);
@@ -50,11 +50,7 @@ std::size_t expert_heap_bytes(const MoveCase& test, kernels::FloatType weight_ty
 }
 
 ExpertSetup::ExpertSetup(
-    Member& owner,
-    const MoveCase& of,
-    kernels::FloatType type,
-    int layer_count,
-    bool entry_barriers)
+    Member& owner, const MoveCase& of, DType type, int layer_count, bool entry_barriers)
     : member(owner), test(of), weight_type(type), plan(of.shape, of.balance) {
   auto made = EpPool::create(member.heap, test.shape, two_projections(), weight_type);
   if (!made) {
@@ -103,7 +99,7 @@ ExpertSetup::ExpertSetup(
 float ExpertSetup::weight(int layer, std::size_t projection, int expert, std::size_t i) const {
   const float value = value_of(
       static_cast<std::uint64_t>(layer) * 16 + projection, static_cast<std::uint64_t>(expert), i);
-  return weight_type == kernels::FloatType::kBFloat16 ? through_bfloat16(value) : value;
+  return weight_type == DType::kBFloat16 ? through_bfloat16(value) : value;
 }
 
 float ExpertSetup::home_gradient(std::size_t projection, int expert, std::size_t i) {

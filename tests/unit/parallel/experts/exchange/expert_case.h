@@ -12,17 +12,12 @@ namespace muster::parallel::testing {
 // one.
 [[nodiscard]] std::vector<EpProjection> two_projections();
 
-[[nodiscard]] std::size_t expert_heap_bytes(
-    const MoveCase& test, kernels::FloatType weight_type, int layers);
+[[nodiscard]] std::size_t expert_heap_bytes(const MoveCase& test, DType weight_type, int layers);
 
 struct ExpertSetup {
   // Fails into `error`.
   ExpertSetup(
-      Member& owner,
-      const MoveCase& of,
-      kernels::FloatType type,
-      int layer_count,
-      bool entry_barriers = true);
+      Member& owner, const MoveCase& of, DType type, int layer_count, bool entry_barriers = true);
 
   // Element i of expert e of a layer's projection; of the type's values.
   [[nodiscard]] float weight(int layer, std::size_t projection, int expert, std::size_t i) const;
@@ -56,7 +51,7 @@ struct ExpertSetup {
 
   Member& member;
   MoveCase test;
-  kernels::FloatType weight_type;
+  DType weight_type;
   std::unique_ptr<EpPool> pool;
   std::unique_ptr<EpExchange> exchange;
   std::vector<EpLayerMemory> layers;

@@ -16,13 +16,13 @@ struct ExpertCase {
   RanksAre kind;
   int ranks;
   Spread spread;
-  kernels::FloatType weight_type;
+  DType weight_type;
   bool compact{false};
 };
 
 std::vector<ExpertCase> expert_cases() {
-  const kernels::FloatType fp32 = kernels::FloatType::kFloat32;
-  const kernels::FloatType bf16 = kernels::FloatType::kBFloat16;
+  const DType fp32 = DType::kFloat32;
+  const DType bf16 = DType::kBFloat16;
   return {
       {"TwoThreadsSkewed", RanksAre::kThreads, 2, Spread::kSkewed, fp32},
       {"ThreeThreadsOneExpert", RanksAre::kThreads, 3, Spread::kOneExpert, bf16},
@@ -152,12 +152,9 @@ TEST(ExpertOverflow, GroupsWithoutASlotReadTheirHomeAndRefuseGradients) {
   test.shape.slots = 1;
   test.tokens = {24, 0};
   expect_members_succeed(
-      RanksAre::kThreads,
-      2,
-      expert_heap_bytes(test, kernels::FloatType::kFloat32, 1),
-      [&](Member& member) {
+      RanksAre::kThreads, 2, expert_heap_bytes(test, DType::kFloat32, 1), [&](Member& member) {
         Findings findings;
-        ExpertSetup setup{member, test, kernels::FloatType::kFloat32, 1};
+        ExpertSetup setup{member, test, DType::kFloat32, 1};
         findings.expect(setup.error.empty(), setup.error);
         findings.expect(setup.plan.statistics.overflow_groups > 0, "the case has no overflow");
         findings.expect(setup.exchange->prefetch(setup.plan, setup.layers[0], soon()), "prefetch");

@@ -58,12 +58,9 @@ void expect_in_scene(bool entry_barriers, const std::function<void(const Scene&)
   const MoveCase test = rank_one_helps();
   Signal signal;
   expect_members_succeed(
-      RanksAre::kThreads,
-      2,
-      expert_heap_bytes(test, kernels::FloatType::kFloat32, 2),
-      [&](Member& member) {
+      RanksAre::kThreads, 2, expert_heap_bytes(test, DType::kFloat32, 2), [&](Member& member) {
         Findings findings;
-        ExpertSetup setup{member, test, kernels::FloatType::kFloat32, 2, entry_barriers};
+        ExpertSetup setup{member, test, DType::kFloat32, 2, entry_barriers};
         findings.expect(setup.error.empty(), setup.error);
         findings.expect(setup.slot_expert(setup.plan, 1, 0) >= 0, "rank 1 has no slot");
         const Scene scene{setup, findings, signal};

@@ -55,7 +55,7 @@ TEST(ExchangeCreation, RefusesWhatCanNeverWorkWithItsNumbers) {
     options.hidden = 0;
     refuses(options, "hidden must be at least 1, got 0");
     options = good_options();
-    options.type = kernels::FloatType::kFloat16;
+    options.type = DType::kFloat16;
     refuses(options, "float32 or bfloat16, got");
     options = good_options();
     options.numerics = EpNumerics::kWireExact;
@@ -106,7 +106,7 @@ TEST(ExchangeCreation, RefusesAPoolOfAnotherShape) {
   expect_on_two(std::size_t{4} << 20, [&](Member& member, Findings& findings) {
     EpShape fewer = options.shape;
     fewer.slots = 1;
-    auto pool = EpPool::create(member.heap, fewer, two_projections(), kernels::FloatType::kFloat32);
+    auto pool = EpPool::create(member.heap, fewer, two_projections(), DType::kFloat32);
     findings.expect(pool.status(), "pool");
     expect_refused(
         findings,
@@ -121,18 +121,18 @@ TEST(Pool, RefusesMatricesThatDoNotFillPagesAndSaysWhichWould) {
   expect_on_two(std::size_t{1} << 20, [&](Member& member, Findings& findings) {
     expect_refused(
         findings,
-        EpPool::create(member.heap, shape, {{16, 64}, {5, 7}}, kernels::FloatType::kBFloat16),
+        EpPool::create(member.heap, shape, {{16, 64}, {5, 7}}, DType::kBFloat16),
         StatusCode::kInvalidArgument,
         "projection 1: 2 experts of 5 x 7 bfloat16 are 140 bytes, not a multiple of the heap's "
         "granularity 4096: make rows * cols a multiple of 1024");
     expect_refused(
         findings,
-        EpPool::create(member.heap, shape, {}, kernels::FloatType::kBFloat16),
+        EpPool::create(member.heap, shape, {}, DType::kBFloat16),
         StatusCode::kInvalidArgument,
         "projections must have at least one entry");
     expect_refused(
         findings,
-        EpPool::create(member.heap, shape, {{0, 64}}, kernels::FloatType::kBFloat16),
+        EpPool::create(member.heap, shape, {{0, 64}}, DType::kBFloat16),
         StatusCode::kInvalidArgument,
         "rows and cols must be at least 1, got 0 x 64");
   });
@@ -141,25 +141,24 @@ TEST(Pool, RefusesMatricesThatDoNotFillPagesAndSaysWhichWould) {
 TEST(Pool, SaysHowMuchHeapItTakesWhenThereIsLess) {
   const EpShape shape = good_options().shape;
   const std::vector<EpProjection> projections = two_projections();
-  const std::size_t bytes = EpPool::heap_bytes(shape, projections, kernels::FloatType::kFloat32);
+  const std::size_t bytes = EpPool::heap_bytes(shape, projections, DType::kFloat32);
   expect_on_two(8192, [&](Member& member, Findings& findings) {
     expect_refused(
         findings,
-        EpPool::create(member.heap, shape, projections, kernels::FloatType::kFloat32),
+        EpPool::create(member.heap, shape, projections, DType::kFloat32),
         StatusCode::kResourceExhausted,
         "takes " + std::to_string(bytes) + " bytes of heap per rank");
   });
   expect_on_two(bytes, [&](Member& member, Findings& findings) {
     findings.expect(
-        EpPool::create(member.heap, shape, projections, kernels::FloatType::kFloat32).status(),
-        "fits");
+        EpPool::create(member.heap, shape, projections, DType::kFloat32).status(), "fits");
   });
 }
 
 TEST(Pool, RefusesHomesThatAreNotOnPagesOrOutsideTheChunk) {
   const EpShape shape = good_options().shape;
   expect_on_two(std::size_t{1} << 20, [&](Member& member, Findings& findings) {
-    auto pool = EpPool::create(member.heap, shape, {{16, 64}}, kernels::FloatType::kFloat32);
+    auto pool = EpPool::create(member.heap, shape, {{16, 64}}, DType::kFloat32);
     findings.expect(pool.status(), "pool");
     const std::vector<std::size_t> good{std::size_t{512} << 10};
     for (const std::size_t bad : {std::size_t{100}, std::size_t{1} << 20}) {
@@ -186,13 +185,9 @@ TEST(Pool, RefusesHomesThatAreNotOnPagesOrOutsideTheChunk) {
 TEST(Pool, BuffersOfAllRanksLieOneStrideApart) {
   const MoveCase test = expert_case(3, Spread::kUniform, 2);
   expect_members_succeed(
-      RanksAre::kThreads,
-      3,
-      expert_heap_bytes(test, kernels::FloatType::kBFloat16, 0),
-      [&](Member& member) {
+      RanksAre::kThreads, 3, expert_heap_bytes(test, DType::kBFloat16, 0), [&](Member& member) {
         Findings findings;
-        auto pool = EpPool::create(
-            member.heap, test.shape, two_projections(), kernels::FloatType::kBFloat16);
+        auto pool = EpPool::create(member.heap, test.shape, two_projections(), DType::kBFloat16);
         findings.expect(pool.status(), "pool");
         for (std::size_t p = 0; p < 2; ++p) {
           for (int peer = 0; peer < 3; ++peer) {

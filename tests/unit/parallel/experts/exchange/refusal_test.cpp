@@ -308,10 +308,10 @@ TEST(RefusedOrders, ValuesGoHomeFromAllRanksOrNone) {
 
 TEST(RefusedLayers, DifferentOnesAndTooFewProjections) {
   const MoveCase test = expert_case(3, Spread::kOneExpert, 62);
-  const std::size_t bytes = expert_heap_bytes(test, kernels::FloatType::kFloat32, 2);
+  const std::size_t bytes = expert_heap_bytes(test, DType::kFloat32, 2);
   expect_members_succeed(RanksAre::kThreads, 3, bytes, [&](Member& member) {
     Findings findings;
-    ExpertSetup setup{member, test, kernels::FloatType::kFloat32, 2};
+    ExpertSetup setup{member, test, DType::kFloat32, 2};
     findings.expect(setup.error.empty(), setup.error);
     const std::size_t mine = member.rank() == 2 ? 1 : 0;
     setup.fill_slots(0x33);

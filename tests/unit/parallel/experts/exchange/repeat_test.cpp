@@ -103,7 +103,7 @@ struct Repeated {
   std::string name;
   RanksAre kind;
   int ranks;
-  kernels::FloatType type;
+  DType type;
   EpNumerics numerics;
 };
 
@@ -113,22 +113,11 @@ INSTANTIATE_TEST_SUITE_P(
     Cases,
     Repeats,
     ::testing::Values(
+        Repeated{"Threads", RanksAre::kThreads, 3, DType::kFloat32, EpNumerics::kPlain},
+        Repeated{"ThreadsBf16", RanksAre::kThreads, 4, DType::kBFloat16, EpNumerics::kPlain},
+        Repeated{"Forked", RanksAre::kProcesses, 4, DType::kFloat32, EpNumerics::kPlain},
         Repeated{
-            "Threads", RanksAre::kThreads, 3, kernels::FloatType::kFloat32, EpNumerics::kPlain},
-        Repeated{
-            "ThreadsBf16",
-            RanksAre::kThreads,
-            4,
-            kernels::FloatType::kBFloat16,
-            EpNumerics::kPlain},
-        Repeated{
-            "Forked", RanksAre::kProcesses, 4, kernels::FloatType::kFloat32, EpNumerics::kPlain},
-        Repeated{
-            "ForkedWireExact",
-            RanksAre::kProcesses,
-            8,
-            kernels::FloatType::kBFloat16,
-            EpNumerics::kWireExact}),
+            "ForkedWireExact", RanksAre::kProcesses, 8, DType::kBFloat16, EpNumerics::kWireExact}),
     [](const auto& each) { return each.param.name; });
 
 TEST_P(Repeats, GiveTheSameBitsWhateverArrivesWhen) {
@@ -146,10 +135,10 @@ TEST_P(Repeats, GiveTheSameBitsWhateverArrivesWhen) {
     const std::vector<std::string> reports = run_members(
         chosen.kind,
         chosen.ranks,
-        expert_heap_bytes(test, kernels::FloatType::kBFloat16, 1),
+        expert_heap_bytes(test, DType::kBFloat16, 1),
         [&](Member& member) {
           Findings findings;
-          ExpertSetup setup{member, test, kernels::FloatType::kBFloat16, 1};
+          ExpertSetup setup{member, test, DType::kBFloat16, 1};
           findings.expect(setup.error.empty(), setup.error);
           if (delays > 0) {
             member.heap.before_barrier(random_delays(delays, member.rank()));
@@ -261,7 +250,7 @@ TEST(ZeroCopy, ReceivedRowsAreTheChunkAndCombineCopiesNothingFirst) {
 // Infinities and NaNs are values like others, and stay in their own tokens.
 TEST(SpecialValues, TravelAndStayInTheirTokens) {
   MoveCase test = expert_case(2, Spread::kUniform, 43);
-  test.type = kernels::FloatType::kBFloat16;
+  test.type = DType::kBFloat16;
   test.numerics = EpNumerics::kWireExact;
   expect_members_succeed(RanksAre::kThreads, 2, heap_bytes(test), [&](Member& member) {
     Findings findings;

@@ -121,33 +121,32 @@ class Visit {
 // fp32 values as the layer stores them, and back.
 class Storage {
  public:
-  Storage(kernels::FloatType type, std::span<const float> values)
-      : type_(type), count_(values.size()) {
-    if (type == kernels::FloatType::kFloat32) {
+  Storage(DType type, std::span<const float> values) : type_(type), count_(values.size()) {
+    if (type == DType::kFloat32) {
       floats_.assign(values.begin(), values.end());
     } else {
       halves_.resize(values.size());
-      narrow(type, values, halves_);
+      kernels::narrow(type, values, halves_);
     }
   }
 
   [[nodiscard]] std::span<std::byte> bytes() {
-    return type_ == kernels::FloatType::kFloat32 ? std::as_writable_bytes(std::span{floats_})
-                                                 : std::as_writable_bytes(std::span{halves_});
+    return type_ == DType::kFloat32 ? std::as_writable_bytes(std::span{floats_})
+                                    : std::as_writable_bytes(std::span{halves_});
   }
 
   [[nodiscard]] std::vector<double> values() {
     std::vector<float> wide(count_);
-    if (type_ == kernels::FloatType::kFloat32) {
+    if (type_ == DType::kFloat32) {
       wide = floats_;
     } else {
-      widen(type_, halves_, wide);
+      kernels::widen(type_, halves_, wide);
     }
     return to_double(wide);
   }
 
  private:
-  kernels::FloatType type_;
+  DType type_;
   std::size_t count_;
   std::vector<float> floats_;
   std::vector<std::uint16_t> halves_;

@@ -21,7 +21,7 @@ struct LayerCase {
   int padding{1};
   bool compact{false};
   EpBalance balance{};
-  kernels::FloatType type{kernels::FloatType::kFloat32};
+  DType type{DType::kFloat32};
   EpNumerics numerics{EpNumerics::kPlain};
   // Expert of choice `choice` of token `token` of rank `rank`.
   std::function<int(int rank, std::int64_t token, int choice)> route;

@@ -101,7 +101,7 @@ TEST(ExpertLayer, TheOrdinaryAllToAllHasThemToo) {
 TEST(ExpertLayer, InBf16StaysWithinItsRounding) {
   for (const Family& family : families()) {
     LayerCase layer = make_case(family);
-    layer.type = kernels::FloatType::kBFloat16;
+    layer.type = DType::kBFloat16;
     layer.hidden = 64;
     for (const EpNumerics numerics : {EpNumerics::kPlain, EpNumerics::kWireExact}) {
       layer.numerics = numerics;
