@@ -29,7 +29,12 @@ muster::checkpoint::RankState make_state(const std::vector<std::vector<std::byte
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto count = static_cast<std::int64_t>(tensors[i].size() / sizeof(float));
     state.tensors.push_back(
-        {"tensor." + std::to_string(i), "F32", {count}, {count}, {0}, tensors[i]});
+        {"tensor." + std::to_string(i),
+         muster::DType::kFloat32,
+         {count},
+         {count},
+         {0},
+         tensors[i]});
   }
   return state;
 }
@@ -61,11 +66,8 @@ int main() {
   }
   auto writer = muster::checkpoint::Writer::create(
       {.root = folder,
-       .run_id = "bench",
-       .generation = *generation,
-       .rank = 0,
+       .identity = {"bench", *generation, muster::Rank{0}, "bench"},
        .world_size = 1,
-       .incarnation = "bench",
        .keep_last = 1});
   if (!writer) {
     return fail(writer.status());

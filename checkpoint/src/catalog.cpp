@@ -117,14 +117,7 @@ Expected<CheckpointDetails> describe(const fs::path& checkpoint) {
     MUSTER_ASSIGN_OR_RETURN(RankRecord record, read_record(checkpoint, manifest, rank));
     CheckpointDetails::RankPart part;
     for (PieceRecord& piece : record.pieces) {
-      const auto bytes = static_cast<std::int64_t>(piece.end - piece.begin);
-      part.tensors.push_back(
-          {std::move(piece.name),
-           std::move(piece.dtype),
-           std::move(piece.shape),
-           std::move(piece.global_shape),
-           std::move(piece.offset),
-           bytes});
+      part.tensors.push_back(std::move(piece));
     }
     part.values = std::move(record.values);
     details.ranks.push_back(std::move(part));

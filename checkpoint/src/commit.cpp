@@ -24,16 +24,16 @@ std::string hash_text(std::string_view text) {
 
 // A record of another save in this folder would make a mixture; it is refused by name.
 Status check_record(const SaveId& id, const RankRecord& record, int rank) {
-  const bool same = record.run_id == id.run_id && record.step == id.step &&
-                    record.generation == id.generation && record.sequence == id.sequence &&
-                    record.world_size == id.world_size && record.rank == rank &&
-                    record.file == data_name(rank);
+  const bool same = record.identity.run_id == id.identity.run_id && record.step == id.step &&
+                    record.identity.generation == id.identity.generation &&
+                    record.sequence == id.sequence && record.world_size == id.world_size &&
+                    record.identity.rank.value() == rank && record.file == data_name(rank);
   return same ? Status{} : data_loss("belongs to another save");
 }
 
 Status add_tensors(Manifest& manifest, const RankRecord& record) {
   for (const PieceRecord& piece : record.pieces) {
-    const GlobalTensor tensor{piece.dtype, piece.global_shape};
+    const Pieces::Tensor tensor{piece.dtype, piece.global_shape};
     const auto [known, added] = manifest.tensors.emplace(piece.name, tensor);
     if (!added && known->second != tensor) {
       return failed_precondition(
@@ -66,14 +66,14 @@ Status add_rank(Manifest& manifest, const SaveId& id, int rank) {
 
 Expected<std::string> build_manifest(const SaveId& id, bool pinned, const Clock& clock) {
   Manifest manifest;
-  manifest.run_id = id.run_id;
+  manifest.run_id = id.identity.run_id;
   manifest.step = id.step;
-  manifest.generation = id.generation;
+  manifest.generation = id.identity.generation;
   manifest.world_size = id.world_size;
   manifest.sequence = id.sequence;
   manifest.pinned = pinned;
   manifest.committed_unix_ns = unix_ns(clock.wall_now());
-  manifest.incarnation = id.incarnation;
+  manifest.incarnation = id.identity.incarnation;
   for (int rank = 0; rank < id.world_size; ++rank) {
     MUSTER_RETURN_IF_ERROR(add_rank(manifest, id, rank));
   }
@@ -90,10 +90,11 @@ Status write_manifest(Disk& disk, const fs::path& folder, std::string_view text)
 
 // Under the lock no newer generation can appear between the check and the rename.
 Status publish(Disk& disk, const SaveId& id) {
-  const std::string note = "rank " + std::to_string(id.rank) + " of generation " +
-                           std::to_string(id.generation.value()) + " committing a checkpoint";
+  const std::string note = "rank " + std::to_string(id.identity.rank.value()) + " of generation " +
+                           std::to_string(id.identity.generation.value()) +
+                           " committing a checkpoint";
   MUSTER_ASSIGN_OR_RETURN(const FileLock lock, lock_generation(id.run_folder, note));
-  MUSTER_RETURN_IF_ERROR(check_fence(id.run_folder, id.generation));
+  MUSTER_RETURN_IF_ERROR(check_fence(id.run_folder, id.identity.generation));
   return disk.rename(id.unfinished_folder(), id.committed_folder());
 }
 

@@ -57,7 +57,7 @@ Manifest decode_fields(const Json& root) {
   for (const Json& tensor : root.at("tensors")) {
     manifest.tensors.emplace(
         tensor.at("name").get<std::string>(),
-        GlobalTensor{
+        Pieces::Tensor{
             tensor.at("dtype").get<std::string>(),
             tensor.at("global_shape").get<std::vector<std::int64_t>>()});
   }
@@ -73,7 +73,8 @@ std::string encode_manifest(const Manifest& manifest) {
   }
   Json tensors = Json::array();
   for (const auto& [name, tensor] : manifest.tensors) {
-    tensors.push_back({{"name", name}, {"dtype", tensor.dtype}, {"global_shape", tensor.shape}});
+    tensors.push_back(
+        {{"name", name}, {"dtype", tensor.dtype}, {"global_shape", tensor.global_shape}});
   }
   const Json root{
       {"format", kFormat},

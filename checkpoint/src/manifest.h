@@ -5,6 +5,7 @@
 // any flipped bit in it is detected. Values, and pure functions on text.
 #pragma once
 
+#include <muster/checkpoint/pieces.h>
 #include <muster/common/expected.h>
 #include <muster/common/ids.h>
 
@@ -22,14 +23,6 @@ struct FileEntry {
   std::string hash;  // XXH3-128 of the whole file, hex
 };
 
-// Properties of a tensor on which all ranks must agree.
-struct GlobalTensor {
-  std::string dtype;
-  std::vector<std::int64_t> shape;
-
-  friend bool operator==(const GlobalTensor&, const GlobalTensor&) = default;
-};
-
 struct Manifest {
   std::string run_id;
   StepIndex step;
@@ -40,7 +33,7 @@ struct Manifest {
   std::int64_t committed_unix_ns{0};
   std::string incarnation;  // of the rank that committed
   std::vector<FileEntry> files;
-  std::map<std::string, GlobalTensor> tensors;
+  std::map<std::string, Pieces::Tensor> tensors;  // All ranks must agree on each.
 };
 
 [[nodiscard]] std::string encode_manifest(const Manifest& manifest);

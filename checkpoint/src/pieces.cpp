@@ -183,7 +183,7 @@ Status PiecesOnDisk::index_piece(int rank, std::size_t index) {
         in_quotes(piece.name) + " has dtype " + piece.dtype + " here and " + known->second.dtype +
         " in the manifest");
   }
-  if (known->second.shape != piece.global_shape) {
+  if (known->second.global_shape != piece.global_shape) {
     return data_loss(in_quotes(piece.name) + " has another global shape here than in the manifest");
   }
   const auto bytes = tensor_bytes(piece.dtype, piece.shape);

@@ -32,9 +32,9 @@ Expected<std::string> build_header(const SaveId& id, const std::vector<PieceReco
   return encode_header(
       entries,
       {{"format", "muster"},
-       {"run_id", id.run_id},
+       {"run_id", id.identity.run_id},
        {"step", std::to_string(id.step.value())},
-       {"rank", std::to_string(id.rank)},
+       {"rank", std::to_string(id.identity.rank.value())},
        {"world_size", std::to_string(id.world_size)}});
 }
 
@@ -42,14 +42,11 @@ Expected<std::string> build_header(const SaveId& id, const std::vector<PieceReco
 // or reading is detected.
 RankRecord describe(const SaveId& id, const Snapshot& snapshot, std::string_view header) {
   RankRecord record{
-      id.run_id,
-      id.step,
-      id.generation,
-      id.rank,
+      id.identity,
       id.world_size,
+      id.step,
       id.sequence,
-      id.incarnation,
-      data_name(id.rank),
+      data_name(id.identity.rank.value()),
       header.size() + snapshot.data().size(),
       "",
       snapshot.pieces(),
@@ -103,18 +100,19 @@ Status write_rank(
   MUSTER_RETURN_IF_ERROR(disk.make_directory(folder));
   MUSTER_RETURN_IF_ERROR(
       write_data(disk, folder / record.file, header, snapshot.data(), cancelled));
-  MUSTER_RETURN_IF_ERROR(write_new_file(disk, folder / record_name(id.rank), record_text));
+  MUSTER_RETURN_IF_ERROR(
+      write_new_file(disk, folder / record_name(id.identity.rank.value()), record_text));
   return disk.fsync_directory(folder);
 }
 
 }  // namespace
 
 fs::path SaveId::unfinished_folder() const {
-  return run_folder / to_name({step, generation, true});
+  return run_folder / to_name({step, identity.generation, true});
 }
 
 fs::path SaveId::committed_folder() const {
-  return run_folder / to_name({step, generation});
+  return run_folder / to_name({step, identity.generation});
 }
 
 Status prepare_rank(
@@ -129,8 +127,8 @@ Status prepare_rank(
 
 Status remove_rank(Disk& disk, const SaveId& id) {
   const fs::path folder = id.unfinished_folder();
-  MUSTER_RETURN_IF_ERROR(disk.remove(folder / record_name(id.rank)));
-  MUSTER_RETURN_IF_ERROR(disk.remove(folder / data_name(id.rank)));
+  MUSTER_RETURN_IF_ERROR(disk.remove(folder / record_name(id.identity.rank.value())));
+  MUSTER_RETURN_IF_ERROR(disk.remove(folder / data_name(id.identity.rank.value())));
   // Fails while files of other ranks are there; the last rank to leave succeeds.
   static_cast<void>(disk.remove(folder));
   return {};

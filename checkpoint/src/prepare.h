@@ -14,13 +14,10 @@ namespace muster::checkpoint {
 // Identifies one save of one rank.
 struct SaveId {
   std::filesystem::path run_folder;
-  std::string run_id;
-  StepIndex step;
-  Generation generation;
-  int rank{0};
+  Identity identity;
   int world_size{1};
+  StepIndex step;
   std::int64_t sequence{0};
-  std::string incarnation;
 
   [[nodiscard]] std::filesystem::path unfinished_folder() const;
   [[nodiscard]] std::filesystem::path committed_folder() const;

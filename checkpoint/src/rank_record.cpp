@@ -53,26 +53,28 @@ Json encode_piece(const PieceRecord& piece) {
 }
 
 PieceRecord decode_piece(const Json& value) {
-  return PieceRecord{
-      value.at("name").get<std::string>(),
-      value.at("dtype").get<std::string>(),
-      value.at("shape").get<std::vector<std::int64_t>>(),
-      value.at("global_shape").get<std::vector<std::int64_t>>(),
-      value.at("offset").get<std::vector<std::int64_t>>(),
+  PieceRecord piece{
+      {value.at("name").get<std::string>(),
+       value.at("dtype").get<std::string>(),
+       value.at("shape").get<std::vector<std::int64_t>>(),
+       value.at("global_shape").get<std::vector<std::int64_t>>(),
+       value.at("offset").get<std::vector<std::int64_t>>()},
       value.at("data_offsets").at(0).get<std::uint64_t>(),
       value.at("data_offsets").at(1).get<std::uint64_t>(),
       value.at("xxh3_128").get<std::string>()};
+  piece.bytes = static_cast<std::int64_t>(piece.end - piece.begin);
+  return piece;
 }
 
 Expected<RankRecord> decode_fields(const Json& root) {
   RankRecord record;
-  record.run_id = root.at("run_id").get<std::string>();
+  record.identity.run_id = root.at("run_id").get<std::string>();
   record.step = StepIndex{root.at("step").get<std::int64_t>()};
-  record.generation = Generation{root.at("generation").get<std::int64_t>()};
-  record.rank = root.at("rank").get<int>();
+  record.identity.generation = Generation{root.at("generation").get<std::int64_t>()};
+  record.identity.rank = Rank{root.at("rank").get<std::int32_t>()};
   record.world_size = root.at("world_size").get<int>();
   record.sequence = root.at("sequence").get<std::int64_t>();
-  record.incarnation = root.at("incarnation").get<std::string>();
+  record.identity.incarnation = root.at("incarnation").get<std::string>();
   record.file = root.at("file").get<std::string>();
   record.file_bytes = root.at("file_bytes").get<std::uint64_t>();
   record.file_hash = root.at("file_xxh3_128").get<std::string>();
@@ -95,13 +97,13 @@ Expected<std::string> encode_record(const RankRecord& record) {
   Json root{
       {"format", kFormat},
       {"version", kVersion},
-      {"run_id", record.run_id},
+      {"run_id", record.identity.run_id},
       {"step", record.step.value()},
-      {"generation", record.generation.value()},
-      {"rank", record.rank},
+      {"generation", record.identity.generation.value()},
+      {"rank", record.identity.rank.value()},
       {"world_size", record.world_size},
       {"sequence", record.sequence},
-      {"incarnation", record.incarnation},
+      {"incarnation", record.identity.incarnation},
       {"file", record.file},
       {"file_bytes", record.file_bytes},
       {"file_xxh3_128", record.file_hash},

@@ -5,6 +5,7 @@
 // Values, and pure functions on text.
 #pragma once
 
+#include <muster/checkpoint/checkpoint.h>
 #include <muster/common/expected.h>
 #include <muster/common/hash.h>
 #include <muster/common/ids.h>
@@ -17,26 +18,18 @@
 
 namespace muster::checkpoint {
 
-// Position of a tensor piece in the data section and in the global tensor.
-struct PieceRecord {
-  std::string name;
-  std::string dtype;
-  std::vector<std::int64_t> shape;
-  std::vector<std::int64_t> global_shape;
-  std::vector<std::int64_t> offset;
+// A tensor piece and its position in the data section.
+struct PieceRecord : TensorSummary {
   std::uint64_t begin{0};
   std::uint64_t end{0};
   std::string hash;  // XXH3-128 of the piece's bytes, hex
 };
 
 struct RankRecord {
-  std::string run_id;
-  StepIndex step;
-  Generation generation;
-  int rank{0};
+  Identity identity;
   int world_size{1};
+  StepIndex step;
   std::int64_t sequence{0};
-  std::string incarnation;
   std::string file;  // the safetensors file beside it
   std::uint64_t file_bytes{0};
   std::string file_hash;            // XXH3-128 of the whole file, hex

@@ -35,7 +35,8 @@ Expected<PieceRecord> plan_piece(const TensorPiece& piece) {
   if (piece.name.empty() || piece.name == "__metadata__") {
     return invalid_argument("a tensor cannot be named '" + piece.name + "'");
   }
-  const auto bytes = tensor_bytes(piece.dtype, piece.shape);
+  const std::string dtype{safetensors_name(piece.dtype)};
+  const auto bytes = tensor_bytes(dtype, piece.shape);
   if (!bytes) {
     return bytes.status().context("tensor '" + piece.name + "'");
   }
@@ -46,7 +47,15 @@ Expected<PieceRecord> plan_piece(const TensorPiece& piece) {
   }
   MUSTER_RETURN_IF_ERROR(check_region(piece));
   return PieceRecord{
-      piece.name, piece.dtype, piece.shape, piece.global_shape, piece.offset, 0, *bytes, ""};
+      {piece.name,
+       dtype,
+       piece.shape,
+       piece.global_shape,
+       piece.offset,
+       static_cast<std::int64_t>(*bytes)},
+      0,
+      *bytes,
+      ""};
 }
 
 }  // namespace
@@ -82,7 +91,7 @@ bool plan_fits(const std::vector<PieceRecord>& pieces, const RankState& state) {
       state.tensors.begin(),
       state.tensors.end(),
       [](const PieceRecord& piece, const TensorPiece& tensor) {
-        return piece.name == tensor.name && piece.dtype == tensor.dtype &&
+        return piece.name == tensor.name && piece.dtype == safetensors_name(tensor.dtype) &&
                piece.shape == tensor.shape && piece.global_shape == tensor.global_shape &&
                piece.offset == tensor.offset && piece.end - piece.begin == tensor.data.size();
       });

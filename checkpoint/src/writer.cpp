@@ -44,7 +44,7 @@ class ThreadedWriter final : public Writer {
  public:
   ThreadedWriter(WriterOptions options, Disk& disk, const Clock& clock)
       : options_(std::move(options)),
-        run_folder_(options_.root / options_.run_id),
+        run_folder_(options_.root / options_.identity.run_id),
         disk_(disk),
         clock_(clock),
         thread_([this] { run_jobs(); }) {}
@@ -203,15 +203,7 @@ Status ThreadedWriter::begin(std::int64_t sequence, StepIndex step, const RankSt
   const MonotonicTime started = clock_.now();
   MUSTER_RETURN_IF_ERROR(check_begin(sequence));
   auto save = std::make_shared<Save>();
-  save->id = SaveId{
-      run_folder_,
-      options_.run_id,
-      step,
-      options_.generation,
-      options_.rank,
-      options_.world_size,
-      sequence,
-      options_.incarnation};
+  save->id = SaveId{run_folder_, options_.identity, options_.world_size, step, sequence};
   Status staged = stage(*save, state);
   {
     const MutexLock lock{mutex_};
@@ -234,10 +226,10 @@ void ThreadedWriter::commit(std::int64_t sequence, bool pin) {
   if (!active_ || active_->id.sequence != sequence || state_ != SaveState::kPrepared) {
     last_error_ = failed_precondition(
         "checkpoint sequence " + std::to_string(sequence) + " is not prepared on rank " +
-        std::to_string(options_.rank) + " and cannot be committed");
+        std::to_string(options_.identity.rank.value()) + " and cannot be committed");
     return;
   }
-  if (options_.rank == 0) {
+  if (options_.identity.rank.value() == 0) {
     push([this, save = active_, pin] { run_commit(save, pin); });
   } else {
     committed_sequence_ = sequence;
@@ -319,24 +311,25 @@ void ThreadedWriter::run_commit(const std::shared_ptr<Save>& save, bool pin) {
     }
     committed_sequence_ = save->id.sequence;
   }
-  const Status kept = apply_retention(disk_, options_.root, options_.run_id, options_.keep_last);
+  const Status kept =
+      apply_retention(disk_, options_.root, options_.identity.run_id, options_.keep_last);
   if (!kept.ok()) {
     log_warning("event=retention_failed reason=\"" + kept.to_string() + "\"");
   }
 }
 
 void ThreadedWriter::collect() {
-  const Status status = collect_garbage(disk_, run_folder_, options_.generation);
+  const Status status = collect_garbage(disk_, run_folder_, options_.identity.generation);
   if (!status.ok()) {
     log_warning("event=garbage_remains reason=\"" + status.to_string() + "\"");
   }
 }
 
 Status check_options(const WriterOptions& options) {
-  MUSTER_RETURN_IF_ERROR(check_run_id(options.run_id));
-  if (options.rank < 0 || options.rank >= options.world_size) {
+  MUSTER_RETURN_IF_ERROR(check_run_id(options.identity.run_id));
+  if (options.identity.rank.value() < 0 || options.identity.rank.value() >= options.world_size) {
     return invalid_argument(
-        "rank " + std::to_string(options.rank) + " is outside a world of " +
+        "rank " + std::to_string(options.identity.rank.value()) + " is outside a world of " +
         std::to_string(options.world_size));
   }
   if (options.keep_last < 1) {
@@ -350,11 +343,11 @@ Status check_options(const WriterOptions& options) {
 Expected<std::unique_ptr<Writer>> create_writer(
     WriterOptions options, Disk& disk, const Clock& clock) {
   MUSTER_RETURN_IF_ERROR(check_options(options));
-  const std::filesystem::path run_folder = options.root / options.run_id;
+  const std::filesystem::path run_folder = options.root / options.identity.run_id;
   MUSTER_RETURN_IF_ERROR(disk.make_directory(run_folder));
   MUSTER_RETURN_IF_ERROR(disk.fsync_directory(options.root));
-  MUSTER_RETURN_IF_ERROR(check_fence(run_folder, options.generation));
-  const bool lowest = options.rank == 0;
+  MUSTER_RETURN_IF_ERROR(check_fence(run_folder, options.identity.generation));
+  const bool lowest = options.identity.rank.value() == 0;
   auto writer = std::make_unique<ThreadedWriter>(std::move(options), disk, clock);
   if (lowest) {
     writer->start_garbage_collection();

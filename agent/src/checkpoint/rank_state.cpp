@@ -148,14 +148,16 @@ checkpoint::RankState collect_state(
     const TrainerState& trainer,
     std::int64_t known_epoch) {
   checkpoint::RankState out;
-  for (optimizer::StateTensor& tensor : optimizer.state()) {
-    out.tensors.push_back(
-        {tensor.name, tensor.dtype, tensor.shape, tensor.global_shape, tensor.offset, tensor.data});
-  }
+  out.tensors = optimizer.state();
   for (const TrainerState::Tensor& tensor : trainer.tensors) {
     const auto size = static_cast<std::int64_t>(tensor.data.size());
     out.tensors.push_back(
-        {kTrainerPrefix + tensor.name, "F32", {size}, {size}, {0}, std::as_bytes(tensor.data)});
+        {kTrainerPrefix + tensor.name,
+         DType::kFloat32,
+         {size},
+         {size},
+         {0},
+         std::as_bytes(tensor.data)});
   }
   out.values = optimizer.state_values();
   write_shared_state(state, out.values);

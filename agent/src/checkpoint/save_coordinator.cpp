@@ -18,11 +18,8 @@ Expected<std::unique_ptr<SaveCoordinator>> SaveCoordinator::create(
   }
   checkpoint::WriterOptions writer;
   writer.root = options.checkpoint_root;
-  writer.run_id = options.identity.run_id;
-  writer.generation = options.identity.generation;
-  writer.rank = options.identity.rank.value();
+  writer.identity = options.identity;
   writer.world_size = options.world_size;
-  writer.incarnation = options.identity.incarnation;
   writer.keep_last = options.keep_last;
   MUSTER_ASSIGN_OR_RETURN(saves->writer_, checkpoint::Writer::create(std::move(writer)));
   return saves;

@@ -21,7 +21,7 @@ std::string describe(const RoutedParameter& parameter) {
 
 std::optional<StateType> parse_dtype(const std::string& name) {
   for (const StateType type : {StateType::kFloat32, StateType::kBFloat16, StateType::kInt8Block}) {
-    if (name == dtype_name(type)) {
+    if (name == safetensors_name(saved_dtype(type))) {
       return type;
     }
   }

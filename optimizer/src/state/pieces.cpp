@@ -16,7 +16,7 @@ std::size_t slice_size(const RoutedParameter& parameter) {
 
 // [begin, begin + size) of the flattened global tensor in its saved shape.
 void place(
-    StateTensor& tensor,
+    TensorPiece& tensor,
     const std::vector<std::int64_t>& global,
     std::int64_t begin,
     std::int64_t size) {
@@ -37,16 +37,16 @@ std::string state_name(const std::string& kind, const std::string& parameter) {
   return kind + "/" + parameter;
 }
 
-const char* dtype_name(StateType type) {
+DType saved_dtype(StateType type) {
   switch (type) {
     case StateType::kFloat32:
-      return "F32";
+      break;
     case StateType::kBFloat16:
-      return "BF16";
+      return DType::kBFloat16;
     case StateType::kInt8Block:
-      return "U8";
+      return DType::kUint8;
   }
-  return "F32";
+  return DType::kFloat32;
 }
 
 std::string quant_map_text() {
@@ -85,29 +85,28 @@ GlobalTensor global_tensor(const RoutedParameter& parameter, bool shaped, int ex
   return global;
 }
 
-std::vector<StateTensor> tensor_pieces(
-    ShardState& shard, const RoutedParameter& parameter, const GlobalTensor& global) {
-  std::vector<StateTensor> pieces;
+std::vector<TensorPiece> tensor_pieces(
+    const ShardState& shard, const RoutedParameter& parameter, const GlobalTensor& global) {
+  std::vector<TensorPiece> pieces;
   const auto size = static_cast<std::int64_t>(shard.range.size);
-  const auto add = [&](const std::string& kind, const char* dtype, std::span<std::byte> data) {
-    StateTensor tensor;
+  const auto add = [&](const std::string& kind, DType dtype, std::span<const std::byte> data) {
+    TensorPiece tensor;
     tensor.name = state_name(kind, parameter.spec.name);
     tensor.dtype = dtype;
     tensor.data = data;
     place(tensor, global.shape, shard.first_index, size);
     pieces.push_back(std::move(tensor));
   };
-  add(kParameterKind, "F32", std::as_writable_bytes(shard.value));
+  add(kParameterKind, DType::kFloat32, std::as_bytes(std::span{shard.value}));
   for (const StateKind& kind : state_kinds(parameter.route.rule)) {
-    StateBuffer& state = kind.is_second ? shard.second : shard.first;
-    add(kind.name, dtype_name(state.type), state.data);
+    const StateBuffer& state = kind.is_second ? shard.second : shard.first;
+    add(kind.name, saved_dtype(state.type), state.data);
     if (state.type != StateType::kInt8Block) {
       continue;
     }
-    StateTensor absmax;
+    TensorPiece absmax;
     absmax.name = state_name(std::string{kind.name} + kAbsmaxSuffix, parameter.spec.name);
-    absmax.dtype = "F32";
-    absmax.data = std::as_writable_bytes(std::span{state.absmax});
+    absmax.data = std::as_bytes(std::span{state.absmax});
     const auto begin = static_cast<std::int64_t>(
         blocks_before(shard.unit, static_cast<std::size_t>(shard.first_index)));
     place(absmax, {global.blocks}, begin, static_cast<std::int64_t>(state.absmax.size()));

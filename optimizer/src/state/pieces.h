@@ -31,8 +31,8 @@ inline constexpr const char* kRuleKeyPrefix = "optimizer.rule/";
 
 [[nodiscard]] std::string state_name(const std::string& kind, const std::string& parameter);
 
-// safetensors name of a state's elements.
-[[nodiscard]] const char* dtype_name(StateType type);
+// Element type of a state in a checkpoint; codes are kUint8.
+[[nodiscard]] DType saved_dtype(StateType type);
 
 // The hash of the 8-bit maps as 16 hex digits.
 [[nodiscard]] std::string quant_map_text();
@@ -53,7 +53,7 @@ void find_shaped(const BufferPlan& plan, const Routing& routing, std::vector<boo
     const RoutedParameter& parameter, bool shaped, int expert_groups);
 
 // The tensors that the shard saves. Spans refer to the shard's memory.
-[[nodiscard]] std::vector<StateTensor> tensor_pieces(
-    ShardState& shard, const RoutedParameter& parameter, const GlobalTensor& global);
+[[nodiscard]] std::vector<TensorPiece> tensor_pieces(
+    const ShardState& shard, const RoutedParameter& parameter, const GlobalTensor& global);
 
 }  // namespace muster::optimizer

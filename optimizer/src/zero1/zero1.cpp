@@ -344,15 +344,15 @@ GlobalTensor Zero1Optimizer::global_of(std::size_t parameter) const {
       setup_.routing.parameters[parameter], shaped_[parameter], setup_.expert_position.groups);
 }
 
-std::vector<StateTensor> Zero1Optimizer::state() {
-  std::vector<StateTensor> tensors;
+std::vector<TensorPiece> Zero1Optimizer::state() {
+  std::vector<TensorPiece> tensors;
   for (Part& part : parts_) {
     for (ShardState& shard : part.shards) {
       if (!shard.range.primary) {
         continue;
       }
       const std::size_t index = shard.range.parameter;
-      for (StateTensor& tensor :
+      for (TensorPiece& tensor :
            tensor_pieces(shard, setup_.routing.parameters[index], global_of(index))) {
         tensors.push_back(std::move(tensor));
       }

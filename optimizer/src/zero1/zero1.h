@@ -75,7 +75,7 @@ class Zero1Optimizer final : public Optimizer {
   }
 
   [[nodiscard]] std::uint64_t replica_digest() const override;
-  std::vector<StateTensor> state() override;
+  std::vector<TensorPiece> state() override;
   [[nodiscard]] std::map<std::string, std::string> state_values() const override;
   Status load_state(StateSource& source) override;
   [[nodiscard]] std::string describe_plan() const override;

@@ -36,13 +36,18 @@ fs::path temporary_root() {
 
 void OwnedState::add(
     std::string name,
-    std::string dtype,
+    const std::string& dtype,
     std::vector<std::int64_t> shape,
     std::vector<std::byte> bytes) {
   memory.push_back(std::move(bytes));
   const std::vector<std::int64_t> zeros(shape.size(), 0);
   state.tensors.push_back(
-      {std::move(name), std::move(dtype), shape, shape, zeros, std::span{memory.back()}});
+      {std::move(name),
+       parse_safetensors_dtype(dtype).value(),
+       shape,
+       shape,
+       zeros,
+       std::span{memory.back()}});
 }
 
 OwnedState make_state(int rank, std::uint64_t salt, std::size_t floats) {
@@ -80,7 +85,7 @@ bool same(const LoadedState& loaded, const OwnedState& expected) {
              tensors.end(),
              loaded.tensors.begin(),
              [](const TensorPiece& a, const LoadedTensor& b) {
-               return a.name == b.summary.name && a.dtype == b.summary.dtype &&
+               return a.name == b.summary.name && safetensors_name(a.dtype) == b.summary.dtype &&
                       a.shape == b.summary.shape && a.global_shape == b.summary.global_shape &&
                       a.offset == b.summary.offset &&
                       std::equal(a.data.begin(), a.data.end(), b.data.begin(), b.data.end());
@@ -100,7 +105,7 @@ void CheckpointTest::TearDown() {
 }
 
 WriterOptions CheckpointTest::options(int rank, int world_size) const {
-  return WriterOptions{root_, "run", generation_, rank, world_size, "incarnation", 3};
+  return WriterOptions{root_, {"run", generation_, Rank{rank}, "incarnation"}, world_size, 3};
 }
 
 std::unique_ptr<Writer> CheckpointTest::writer(const WriterOptions& options) {

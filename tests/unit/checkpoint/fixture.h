@@ -29,7 +29,7 @@ struct OwnedState {
 
   void add(
       std::string name,
-      std::string dtype,
+      const std::string& dtype,
       std::vector<std::int64_t> shape,
       std::vector<std::byte> bytes);
 };

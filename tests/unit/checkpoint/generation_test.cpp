@@ -68,7 +68,7 @@ TEST_F(Generations, AWriterOfAForeignGenerationDoesNotStart) {
   ASSERT_TRUE(allocate_generation(root_, "run"));
   EXPECT_EQ(Writer::create(options()).status().code(), StatusCode::kFailedPrecondition);
   WriterOptions future = options();
-  future.generation = Generation{9};
+  future.identity.generation = Generation{9};
   EXPECT_EQ(Writer::create(future).status().code(), StatusCode::kFailedPrecondition);
 }
 

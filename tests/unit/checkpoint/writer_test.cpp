@@ -220,7 +220,7 @@ TEST_F(Writing, RefusesCommitOfASequenceThatIsNotPrepared) {
 
 TEST_F(Writing, RefusesARunIdThatLeavesTheRoot) {
   WriterOptions bad = options();
-  bad.run_id = "../elsewhere";
+  bad.identity.run_id = "../elsewhere";
   EXPECT_EQ(Writer::create(bad).status().code(), StatusCode::kInvalidArgument);
 }
 

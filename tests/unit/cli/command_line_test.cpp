@@ -24,12 +24,12 @@ class CommandLine : public ::testing::Test {
   void commit_checkpoint(std::int64_t step, const std::string& run_id = "moby") {
     checkpoint::WriterOptions options;
     options.root = folder_;
-    options.run_id = run_id;
-    options.generation = checkpoint::allocate_generation(folder_, run_id).value();
+    options.identity.run_id = run_id;
+    options.identity.generation = checkpoint::allocate_generation(folder_, run_id).value();
     auto writer = checkpoint::Writer::create(options).value();
     const std::vector<std::byte> data(4096, std::byte{7});
     checkpoint::RankState state;
-    state.tensors.push_back({"layers.0.weight", "F32", {32, 32}, {32, 32}, {0, 0}, data});
+    state.tensors.push_back({"layers.0.weight", DType::kFloat32, {32, 32}, {32, 32}, {0, 0}, data});
     state.values["data_cursor"] = "12345";
     ASSERT_TRUE(writer->begin(1, StepIndex{step}, state).ok());
     ASSERT_TRUE(writer->wait(std::chrono::seconds{20}).ok());

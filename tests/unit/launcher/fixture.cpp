@@ -114,8 +114,8 @@ std::string LauncherTest::read(const fs::path& path) {
 void LauncherTest::commit_checkpoint(std::int64_t step) {
   checkpoint::WriterOptions options;
   options.root = root_;
-  options.run_id = "run";
-  options.generation = checkpoint::allocate_generation(root_, "run").value();
+  options.identity.run_id = "run";
+  options.identity.generation = checkpoint::allocate_generation(root_, "run").value();
   auto writer = checkpoint::Writer::create(options).value();
   ASSERT_TRUE(writer->begin(1, StepIndex{step}, {}).ok());
   ASSERT_TRUE(writer->wait(std::chrono::seconds{20}).ok());

@@ -211,7 +211,7 @@ inline std::string everything(Optimizer& optimizer) {
   const auto append = [&bytes](std::span<const std::byte> data) {
     bytes.append(reinterpret_cast<const char*>(data.data()), data.size());  // NOLINT
   };
-  for (const StateTensor& tensor : optimizer.state()) {
+  for (const TensorPiece& tensor : optimizer.state()) {
     append(tensor.data);
   }
   for (const Parameter& parameter : optimizer.parameters()) {

@@ -196,7 +196,7 @@ TEST(QkClip, LeavesOptimizerStatesAlone) {
     ASSERT_TRUE(optimizer->apply(StepDecision{}, soon()).ok());
     const auto states = [&] {
       std::vector<std::vector<std::byte>> bytes;
-      for (const StateTensor& tensor : optimizer->state()) {
+      for (const TensorPiece& tensor : optimizer->state()) {
         if (!tensor.name.starts_with("param/")) {
           bytes.emplace_back(tensor.data.begin(), tensor.data.end());
         }

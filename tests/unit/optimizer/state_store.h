@@ -19,7 +19,7 @@ class StateStore final : public StateSource {
   // Called by every rank. Pieces must be inside their global tensors and must not overlap.
   void save(Optimizer& optimizer) {
     const std::lock_guard lock{mutex_};
-    for (const StateTensor& tensor : optimizer.state()) {
+    for (const TensorPiece& tensor : optimizer.state()) {
       add(tensor);
     }
     const auto values = optimizer.state_values();
@@ -106,17 +106,17 @@ class StateStore final : public StateSource {
     return product;
   }
 
-  void add(const StateTensor& tensor) {
+  void add(const TensorPiece& tensor) {
     Entry& entry = entries_[tensor.name];
-    const std::size_t width = tensor.dtype == "F32" ? 4 : tensor.dtype == "BF16" ? 2 : 1;
+    const std::size_t width = size_bytes(tensor.dtype);
     if (entry.width == 0) {
-      entry.tensor = {tensor.dtype, tensor.global_shape};
+      entry.tensor = {std::string{safetensors_name(tensor.dtype)}, tensor.global_shape};
       entry.width = width;
       entry.elements = product(tensor.global_shape);
       entry.bytes.resize(static_cast<std::size_t>(entry.elements) * width);
       entry.covered.assign(static_cast<std::size_t>(entry.elements), 0);
     }
-    EXPECT_EQ(entry.tensor.dtype, tensor.dtype) << tensor.name;
+    EXPECT_EQ(entry.tensor.dtype, safetensors_name(tensor.dtype)) << tensor.name;
     EXPECT_EQ(entry.tensor.global_shape, tensor.global_shape) << tensor.name;
     ASSERT_EQ(tensor.shape.size(), tensor.global_shape.size()) << tensor.name;
     for (std::size_t axis = 1; axis < tensor.shape.size(); ++axis) {

@@ -223,7 +223,7 @@ struct Sums {
 
 Sums sums_of(Optimizer& optimizer, const std::string& prefix, const std::string& parameter) {
   Sums sums;
-  for (const StateTensor& tensor : optimizer.state()) {
+  for (const TensorPiece& tensor : optimizer.state()) {
     if (tensor.name != prefix + "/" + parameter) {
       continue;
     }

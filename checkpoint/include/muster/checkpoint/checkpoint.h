@@ -9,6 +9,7 @@
 
 #include <muster/common/expected.h>
 #include <muster/common/ids.h>
+#include <muster/common/tensor_piece.h>
 
 #include <chrono>
 #include <cstddef>
@@ -23,15 +24,7 @@
 
 namespace muster::checkpoint {
 
-// A piece of a tensor on one rank. Does not own `data`.
-struct TensorPiece {
-  std::string name;
-  std::string dtype{"F32"};  // any safetensors dtype name: F32, F64, I64, U8, ...
-  std::vector<std::int64_t> shape;
-  std::vector<std::int64_t> global_shape;  // As long as `shape`; `offset` too.
-  std::vector<std::int64_t> offset;
-  std::span<const std::byte> data;
-};
+using muster::TensorPiece;
 
 // Everything a rank saves: its pieces and small named values (rng counters, data cursor, schedule
 // constants, applied command ids, detector windows). The caller chooses the names; values are
@@ -43,11 +36,8 @@ struct RankState {
 
 struct WriterOptions {
   std::filesystem::path root;
-  std::string run_id;
-  Generation generation;
-  int rank{0};
+  Identity identity;
   int world_size{1};
-  std::string incarnation;
   int keep_last{3};  // Committed checkpoints kept, >= 1; pinned ones do not count.
 };
 

@@ -31,6 +31,8 @@ class Pieces {
   struct Tensor {
     std::string dtype;  // safetensors name
     std::vector<std::int64_t> global_shape;
+
+    friend bool operator==(const Tensor&, const Tensor&) = default;
   };
 
   // One rank's part of a tensor, row-major; `shape` and `offset` are as long as global_shape.

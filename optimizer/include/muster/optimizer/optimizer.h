@@ -20,6 +20,7 @@
 #pragma once
 
 #include <muster/comm/communicator.h>
+#include <muster/common/tensor_piece.h>
 #include <muster/optimizer/options.h>
 #include <muster/optimizer/parameter.h>
 #include <muster/optimizer/update_statistics.h>
@@ -54,16 +55,7 @@ struct StepDecision {
   std::vector<double> group_clip_factors;  // [groups] replaces clip_factor unless empty
 };
 
-// A named piece of state for the checkpoint, contiguous in the row-major global tensor.
-// `global_shape` and `offset` give its position; flat pieces have rank 1.
-struct StateTensor {
-  std::string name;   // e.g. "param/layers.0.attention.wq", "adamw_m/...", "muon_momentum/..."
-  std::string dtype;  // safetensors name: "F32", "BF16", "U8"
-  std::vector<std::int64_t> shape;
-  std::vector<std::int64_t> global_shape;
-  std::vector<std::int64_t> offset;
-  std::span<std::byte> data;
-};
+using StateTensor [[deprecated("use muster::TensorPiece")]] = TensorPiece;
 
 // Source of load_state: a checkpoint of any number of ranks in any layout, or memory in tests.
 class StateSource {
@@ -177,7 +169,7 @@ class Optimizer {
   // The pieces this rank saves: fp32 values or masters, and states in their storage type. In every
   // layout each element is saved by exactly one rank. Spans stay valid for the optimizer's life and
   // show its current state.
-  [[nodiscard]] virtual std::vector<StateTensor> state() = 0;
+  [[nodiscard]] virtual std::vector<TensorPiece> state() = 0;
   // Values saved beside the pieces: applied steps, momentum form and mu, rule of every parameter,
   // 8-bit maps. The same on all ranks.
   [[nodiscard]] virtual std::map<std::string, std::string> state_values() const = 0;

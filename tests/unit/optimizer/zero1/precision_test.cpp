@@ -70,7 +70,7 @@ INSTANTIATE_TEST_SUITE_P(
 // Masters as they are saved, by parameter; of one rank everything.
 std::map<std::string, std::vector<float>> masters(Optimizer& optimizer) {
   std::map<std::string, std::vector<float>> found;
-  for (const StateTensor& tensor : optimizer.state()) {
+  for (const TensorPiece& tensor : optimizer.state()) {
     if (tensor.name.starts_with("param/")) {
       std::vector<float> values(tensor.data.size() / sizeof(float));
       std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
@@ -197,12 +197,12 @@ TEST(Zero1Precision, SmallParametersKeepFullStates) {
   run_ranks(1, [](comm::Communicator& world) {
     const auto optimizer = make_optimizer(
         large_model(), large_options(Layout::kWholeMatrices, StateType::kInt8Block), world, &world);
-    for (const StateTensor& tensor : optimizer->state()) {
+    for (const TensorPiece& tensor : optimizer->state()) {
       if (tensor.name == "adamw_m/norm") {
-        EXPECT_EQ(tensor.dtype, "F32");
+        EXPECT_EQ(tensor.dtype, DType::kFloat32);
       }
       if (tensor.name == "adamw_m/embedding") {
-        EXPECT_EQ(tensor.dtype, "U8");
+        EXPECT_EQ(tensor.dtype, DType::kUint8);
       }
     }
   });

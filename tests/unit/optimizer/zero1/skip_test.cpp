@@ -361,7 +361,7 @@ TEST(Zero1Momentum, IsNeverAnAliasOfWhatNewtonSchulzOverwrites) {
       const auto gradient = optimizer->parameters()[0].gradient;
       const std::vector<float> expected{gradient.begin(), gradient.end()};
       finish_step(*optimizer, decide(1.0, 0.01));
-      for (const StateTensor& tensor : optimizer->state()) {
+      for (const TensorPiece& tensor : optimizer->state()) {
         if (tensor.name == "muon_momentum/w") {
           EXPECT_EQ(std::memcmp(tensor.data.data(), expected.data(), tensor.data.size()), 0);
         }

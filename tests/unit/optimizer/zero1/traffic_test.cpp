@@ -86,7 +86,7 @@ TEST_P(Traffic, MemoryEqualsThePlan) {
       const auto optimizer = make_optimizer(specs, options, world, &world);
       double states = 0;
       double masters = 0;
-      for (const StateTensor& tensor : optimizer->state()) {
+      for (const TensorPiece& tensor : optimizer->state()) {
         (tensor.name.starts_with("param/") ? masters : states) +=
             static_cast<double>(tensor.data.size());
       }
