@@ -56,8 +56,10 @@ Status add_rank(Manifest& manifest, const SaveId& id, int rank) {
   const std::uint64_t bytes = fs::file_size(folder / record->file, error);
   if (error || bytes != record->file_bytes) {
     return data_loss(
-        (folder / record->file).string() + " does not have the " +
-        std::to_string(record->file_bytes) + " bytes its rank wrote");
+        (folder / record->file).string(),
+        " does not have the ",
+        record->file_bytes,
+        " bytes its rank wrote");
   }
   manifest.files.push_back({record->file, record->file_bytes, record->file_hash});
   manifest.files.push_back({record_name(rank), text.size(), hash_text(text)});

@@ -73,8 +73,12 @@ Status check_fence(const fs::path& run_folder, Generation mine) {
   MUSTER_ASSIGN_OR_RETURN(const Generation current, read_generation(run_folder));
   if (current.value() != 0 && current != mine) {
     return failed_precondition(
-        "generation " + std::to_string(mine.value()) + " is fenced: generation " +
-        std::to_string(current.value()) + " is in force in " + run_folder.string());
+        "generation ",
+        mine.value(),
+        " is fenced: generation ",
+        current.value(),
+        " is in force in ",
+        run_folder.string());
   }
   return {};
 }

@@ -284,9 +284,16 @@ Status PiecesOnDisk::read(const std::string& name, std::int64_t begin, std::span
   const auto count = static_cast<std::int64_t>(out.size() / element);
   if (out.size() % element != 0 || begin < 0 || begin > total || count > total - begin) {
     return invalid_argument(
-        in_quotes(name) + ": " + std::to_string(out.size()) + " bytes from element " +
-        std::to_string(begin) + " on are not in " + std::to_string(total) + " elements of " +
-        std::to_string(element) + " bytes");
+        in_quotes(name),
+        ": ",
+        out.size(),
+        " bytes from element ",
+        begin,
+        " on are not in ",
+        total,
+        " elements of ",
+        element,
+        " bytes");
   }
   const Interval wanted{begin, begin + count};
   const auto& order = *tensor.covering;
@@ -310,13 +317,17 @@ Status PiecesOnDisk::read(const std::string& name, std::int64_t begin, std::span
 Status PiecesOnDisk::read_part(const std::string& name, int rank, std::span<std::byte> out) {
   IndexedPiece* piece = find_piece(name, rank);
   if (piece == nullptr) {
-    return not_found(
-        folder_.string() + ": rank " + std::to_string(rank) + " has no " + in_quotes(name));
+    return not_found(folder_.string(), ": rank ", rank, " has no ", in_quotes(name));
   }
   if (static_cast<std::int64_t>(out.size()) != piece->part.bytes) {
     return invalid_argument(
-        in_quotes(name) + ": the piece of rank " + std::to_string(rank) + " has " +
-        std::to_string(piece->part.bytes) + " bytes, not " + std::to_string(out.size()));
+        in_quotes(name),
+        ": the piece of rank ",
+        rank,
+        " has ",
+        piece->part.bytes,
+        " bytes, not ",
+        out.size());
   }
   return read_piece(*piece, 0, out);
 }

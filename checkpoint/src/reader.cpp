@@ -294,8 +294,12 @@ Status check_files(const fs::path& folder, const Manifest& manifest) {
     }
     if (bytes != file.bytes) {
       return data_loss(
-          path.string() + " has " + std::to_string(bytes) + " bytes, must have " +
-          std::to_string(file.bytes) + " according to the manifest");
+          path.string(),
+          " has ",
+          bytes,
+          " bytes, must have ",
+          file.bytes,
+          " according to the manifest");
     }
   }
   return check_rank_files(folder, manifest);
@@ -315,7 +319,7 @@ Expected<RankRecord> read_record(const fs::path& folder, const Manifest& manifes
     return record.status().context(path.string());
   }
   if (record->file != data_entry.name || record->file_hash != data_entry.hash ||
-      record->file_bytes != data_entry.bytes || record->rank != rank) {
+      record->file_bytes != data_entry.bytes || record->identity.rank.value() != rank) {
     return data_loss(path.string() + " and the manifest disagree about " + data_entry.name);
   }
   return record;

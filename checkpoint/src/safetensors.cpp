@@ -134,15 +134,12 @@ Status check_tiling(std::vector<TensorEntry>& tensors, std::uint64_t data_bytes)
   for (const TensorEntry& tensor : tensors) {
     if (tensor.begin != expected) {
       return data_loss(
-          "tensor '" + tensor.name + "' begins at " + std::to_string(tensor.begin) + " where " +
-          std::to_string(expected) + " is due");
+          "tensor '", tensor.name, "' begins at ", tensor.begin, " where ", expected, " is due");
     }
     expected = tensor.end;
   }
   if (expected != data_bytes) {
-    return data_loss(
-        "the tensors fill " + std::to_string(expected) + " bytes, the file holds " +
-        std::to_string(data_bytes));
+    return data_loss("the tensors fill ", expected, " bytes, the file holds ", data_bytes);
   }
   return {};
 }
@@ -164,7 +161,7 @@ Expected<std::uint64_t> tensor_bytes(std::string_view dtype, std::span<const std
   bool empty = false;
   for (const std::int64_t size : shape) {
     if (size < 0) {
-      return invalid_argument("negative dimension " + std::to_string(size));
+      return invalid_argument("negative dimension ", size);
     }
     empty = empty || size == 0;
   }
@@ -221,9 +218,7 @@ Expected<std::uint64_t> decode_header_length(
     length = length << 8 | std::to_integer<std::uint64_t>(bytes[i]);
   }
   if (length > kHeaderBytesMax || length > file_bytes - kHeaderLengthBytes) {
-    return data_loss(
-        "the header claims " + std::to_string(length) + " bytes, the file has " +
-        std::to_string(file_bytes));
+    return data_loss("the header claims ", length, " bytes, the file has ", file_bytes);
   }
   return length;
 }

@@ -24,8 +24,7 @@ Status check_region(const TensorPiece& piece) {
     if (piece.offset[i] < 0 || piece.global_shape[i] < piece.shape[i] ||
         piece.offset[i] > piece.global_shape[i] - piece.shape[i]) {
       return invalid_argument(
-          "tensor '" + piece.name + "': the piece leaves its global shape in dimension " +
-          std::to_string(i));
+          "tensor '", piece.name, "': the piece leaves its global shape in dimension ", i);
     }
   }
   return {};
@@ -42,8 +41,12 @@ Expected<PieceRecord> plan_piece(const TensorPiece& piece) {
   }
   if (*bytes != piece.data.size()) {
     return invalid_argument(
-        "tensor '" + piece.name + "': " + std::to_string(piece.data.size()) +
-        " bytes given, shape and dtype need " + std::to_string(*bytes));
+        "tensor '",
+        piece.name,
+        "': ",
+        piece.data.size(),
+        " bytes given, shape and dtype need ",
+        *bytes);
   }
   MUSTER_RETURN_IF_ERROR(check_region(piece));
   return PieceRecord{
@@ -113,7 +116,7 @@ Status Snapshot::fill(
     memory_.reset(new (std::nothrow) std::byte[bytes]);
     capacity_ = memory_ == nullptr ? 0 : bytes;
     if (memory_ == nullptr) {
-      return resource_exhausted("no memory for a snapshot of " + std::to_string(bytes) + " bytes");
+      return resource_exhausted("no memory for a snapshot of ", bytes, " bytes");
     }
   }
   for (std::size_t i = 0; i < pieces->size(); ++i) {

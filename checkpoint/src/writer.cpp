@@ -162,13 +162,13 @@ Status ThreadedWriter::check_begin(std::int64_t sequence) const {
   const MutexLock lock{mutex_};
   if (state_ == SaveState::kWriting || state_ == SaveState::kPrepared) {
     return failed_precondition(
-        "checkpoint sequence " + std::to_string(active_->id.sequence) +
+        "checkpoint sequence ",
+        active_->id.sequence,
         " is still in flight: commit or abandon it first");
   }
   if (sequence <= last_begun_sequence_) {
     return invalid_argument(
-        "checkpoint sequence " + std::to_string(sequence) + " does not follow " +
-        std::to_string(last_begun_sequence_));
+        "checkpoint sequence ", sequence, " does not follow ", last_begun_sequence_);
   }
   return {};
 }
@@ -183,8 +183,11 @@ Status ThreadedWriter::stage(Save& save, const RankState& state) {
   MUSTER_ASSIGN_OR_RETURN(const std::uint64_t available, disk_.free_bytes(run_folder_));
   if (static_cast<double>(available) < kFreeSpaceFactor * static_cast<double>(bytes)) {
     return resource_exhausted(
-        run_folder_.string() + " has " + std::to_string(available) +
-        " bytes free, a checkpoint of " + std::to_string(bytes) +
+        run_folder_.string(),
+        " has ",
+        available,
+        " bytes free, a checkpoint of ",
+        bytes,
         " bytes needs a tenth more than its size: free space or lower keep_last");
   }
   for (Buffer& buffer : buffers_) {
@@ -225,8 +228,11 @@ void ThreadedWriter::commit(std::int64_t sequence, bool pin) {
   const MutexLock lock{mutex_};
   if (!active_ || active_->id.sequence != sequence || state_ != SaveState::kPrepared) {
     last_error_ = failed_precondition(
-        "checkpoint sequence " + std::to_string(sequence) + " is not prepared on rank " +
-        std::to_string(options_.identity.rank.value()) + " and cannot be committed");
+        "checkpoint sequence ",
+        sequence,
+        " is not prepared on rank ",
+        options_.identity.rank.value(),
+        " and cannot be committed");
     return;
   }
   if (options_.identity.rank.value() == 0) {
@@ -329,8 +335,7 @@ Status check_options(const WriterOptions& options) {
   MUSTER_RETURN_IF_ERROR(check_run_id(options.identity.run_id));
   if (options.identity.rank.value() < 0 || options.identity.rank.value() >= options.world_size) {
     return invalid_argument(
-        "rank " + std::to_string(options.identity.rank.value()) + " is outside a world of " +
-        std::to_string(options.world_size));
+        "rank ", options.identity.rank.value(), " is outside a world of ", options.world_size);
   }
   if (options.keep_last < 1) {
     return invalid_argument("keep_last must be at least 1");

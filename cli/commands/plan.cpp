@@ -132,9 +132,7 @@ Status print_plan(const PlanFlags& flags) {
   const int expert_ranks =
       flags.expert_ranks.value_or(model.expert_ranks != 0 ? model.expert_ranks : ranks);
   if (ranks > kRanksMax) {
-    return invalid_argument(
-        "--ranks " + std::to_string(ranks) + " is more than a plan takes, " +
-        std::to_string(kRanksMax));
+    return invalid_argument("--ranks ", ranks, " is more than a plan takes, ", kRanksMax);
   }
   std::vector<PlanReport> reports;
   for (const Layout layout : layouts) {

@@ -95,7 +95,8 @@ Status check_one_host(const RunFlags& flags) {
   }
   if (slurm_count > 1) {
     return unimplemented(
-        "this Slurm job has " + std::to_string(slurm_count) +
+        "this Slurm job has ",
+        slurm_count,
         " nodes, ranks can be started on one host only; ask for one node");
   }
   return {};

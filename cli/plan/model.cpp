@@ -28,12 +28,19 @@ Expected<std::vector<optimizer::ParameterSpec>> local_specs(
     const std::int64_t experts = spec.shape.front();
     if (experts % groups != 0) {
       return invalid_argument(
-          "the " + std::to_string(experts) + " experts of parameter '" + spec.name +
-          "' do not divide over " + std::to_string(groups) + " expert-parallel ranks (" +
-          std::to_string(ranks) + " ranks, " + std::to_string(expert_ranks) +
+          "the ",
+          experts,
+          " experts of parameter '",
+          spec.name,
+          "' do not divide over ",
+          groups,
+          " expert-parallel ranks (",
+          ranks,
+          " ranks, ",
+          expert_ranks,
           " of which share each expert); choose --ranks and --expert-ranks so that ranks / "
-          "expert-ranks divides " +
-          std::to_string(experts));
+          "expert-ranks divides ",
+          experts);
     }
     spec.shape.front() = experts / groups;
   }

@@ -304,10 +304,9 @@ Expected<PlannedModel> parse_model(const std::string& text, const std::string& n
   try {
     return read_document(YAML::Load(text), name);
   } catch (const Mistake& mistake) {
-    return invalid_argument(name + ":" + std::to_string(mistake.line) + ": " + mistake.what);
+    return invalid_argument(name, ":", mistake.line, ": ", mistake.what);
   } catch (const YAML::Exception& error) {
-    return invalid_argument(
-        name + ":" + std::to_string(error.mark.line + 1) + ": not YAML or JSON: " + error.msg);
+    return invalid_argument(name, ":", error.mark.line + 1, ": not YAML or JSON: ", error.msg);
   }
 }
 

@@ -13,13 +13,13 @@ namespace {
 
 constexpr std::size_t kNameBytesMax = 256;
 
-std::string speaks(std::uint32_t version_min, std::uint32_t version) {
-  return "speaks protocol " + std::to_string(version_min) + " to " + std::to_string(version);
+std::string protocol_range(std::uint32_t version_min, std::uint32_t version) {
+  return "uses protocol " + std::to_string(version_min) + " to " + std::to_string(version);
 }
 
 std::string version_refusal(const wire::Hello& hello, bool peer_is_older) {
-  return "the peer " + speaks(hello.version_min, hello.version) + ", this collector " +
-         speaks(wire::kProtocolVersionMin, wire::kProtocolVersion) + ": upgrade muster " +
+  return "the peer " + protocol_range(hello.version_min, hello.version) + ", this collector " +
+         protocol_range(wire::kProtocolVersionMin, wire::kProtocolVersion) + ": upgrade muster " +
          (peer_is_older ? "in the training job" : "of the collector");
 }
 

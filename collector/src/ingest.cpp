@@ -139,8 +139,10 @@ Status Ingest::add(Session& session, const wire::SampleBatch& batch) {
   const SchemaView& view = *schema->second;
   if (batch.frames.front().values.size() != view.schema().metrics.size()) {
     return invalid_argument(
-        "frames have " + std::to_string(batch.frames.front().values.size()) +
-        " values, their schema has " + std::to_string(view.schema().metrics.size()));
+        "frames have ",
+        batch.frames.front().values.size(),
+        " values, their schema has ",
+        view.schema().metrics.size());
   }
   if (!accepts_seq(session, batch.first_seq, batch.frames.size())) {
     return {};

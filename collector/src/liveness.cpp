@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/src/liveness.h"
 
+#include <muster/common/text.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <utility>
@@ -24,11 +26,13 @@ detect::Finding rank_lost(
   finding.severity = Severity::kError;
   finding.step = step;
   finding.subject = name;
-  finding.reason =
-      name + " of generation " + std::to_string(generation.value()) +
-      " lost its connection without a goodbye and has not come back while the run goes "
-      "on; its last step was " +
-      std::to_string(step);
+  finding.reason = concat(
+      name,
+      " of generation ",
+      generation.value(),
+      " lost its connection without a goodbye and has not come back while the run continues; its "
+      "last step was ",
+      step);
   finding.inputs = {
       {"generation", static_cast<double>(generation.value())},
       {"last_step", static_cast<double>(step)},

@@ -154,7 +154,7 @@ Status TcpServer::bind(const std::string& text) {
   const asio::ip::address host = asio::ip::make_address(wanted.host, error);
   if (error) {
     return invalid_argument(
-        "'" + wanted.host + "' is no numeric address; write it as 127.0.0.1 or [::1]");
+        "'", wanted.host, "' is not a numeric address; write it as 127.0.0.1 or [::1]");
   }
   if (!host.is_loopback() && token_.empty()) {
     return invalid_argument(

@@ -115,7 +115,8 @@ Expected<RangeRequest> parse_range(const Url& url) {
       request.series.size() * std::max<std::size_t>(request.generations.size(), 1));
   if (entries * request.buckets > kBucketsPerReply) {
     return invalid_argument(
-        "series x generations x buckets is over " + std::to_string(kBucketsPerReply) +
+        "series x generations x buckets is over ",
+        kBucketsPerReply,
         "; ask for fewer buckets or in several requests");
   }
   return request;

@@ -267,8 +267,7 @@ Expected<CommandRequest> parse_command_request(const std::string& body) {
   }
   if (!value.contains("reason") || !value["reason"].is_string() ||
       value["reason"].get<std::string>().size() > kReasonBytesMax) {
-    return invalid_argument(
-        "\"reason\" must say why, in at most " + std::to_string(kReasonBytesMax) + " bytes");
+    return invalid_argument("\"reason\" must say why, in at most ", kReasonBytesMax, " bytes");
   }
   request.reason = value["reason"].get<std::string>();
   return request;

@@ -45,8 +45,14 @@ Expected<std::int64_t> QueryParameters::integer(
   const auto value = parse_integer(found->second);
   if (!value || *value < min || *value > max) {
     return invalid_argument(
-        "parameter \"" + name + "\" is \"" + found->second + "\"; expected a whole number from " +
-        std::to_string(min) + " to " + std::to_string(max));
+        "parameter \"",
+        name,
+        "\" is \"",
+        found->second,
+        "\"; expected a whole number from ",
+        min,
+        " to ",
+        max);
   }
   return *value;
 }
@@ -69,7 +75,10 @@ Expected<std::vector<std::int64_t>> QueryParameters::id_list(
     }
     if (static_cast<std::uint64_t>(range->last - range->first) >= count_max - ids.size()) {
       return invalid_argument(
-          "parameter \"" + name + "\" names more than " + std::to_string(count_max) +
+          "parameter \"",
+          name,
+          "\" names more than ",
+          count_max,
           " items; ask in several requests");
     }
     for (std::int64_t id = range->first; id <= range->last; ++id) {

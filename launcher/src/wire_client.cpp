@@ -105,7 +105,7 @@ Expected<WireClient> WireClient::connect(
   }
   const auto* welcome = std::get_if<wire::Welcome>(&*answer);
   if (welcome == nullptr) {
-    return failed_precondition("what answers at " + address + " is no collector");
+    return failed_precondition("the peer at ", address, " is not a collector");
   }
   client.welcome_ = *welcome;
   return client;

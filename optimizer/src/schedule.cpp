@@ -95,14 +95,17 @@ Status validate(const ScheduleOptions& schedule) {
   if (schedule.kind != ScheduleKind::kWsd) {
     return require(
         schedule.cooldown_steps == 0,
-        std::string{"schedule.cooldown_steps belongs to the wsd schedule, this one is "} +
-            to_string(schedule.kind));
+        "schedule.cooldown_steps belongs to the wsd schedule, this one is ",
+        to_string(schedule.kind));
   }
   return require(
       schedule.warmup_steps + schedule.cooldown_steps <= schedule.total_steps,
-      "the wsd schedule's warmup (" + std::to_string(schedule.warmup_steps) +
-          " steps) and cooldown (" + std::to_string(schedule.cooldown_steps) +
-          ") do not fit into schedule.total_steps " + std::to_string(schedule.total_steps));
+      "the wsd schedule's warmup (",
+      schedule.warmup_steps,
+      " steps) and cooldown (",
+      schedule.cooldown_steps,
+      ") do not fit into schedule.total_steps ",
+      schedule.total_steps);
 }
 
 double learning_rate_at(const ScheduleOptions& schedule, std::int64_t step) {

@@ -284,8 +284,10 @@ Status Runtime::restore_shared_state(const SharedState& restored) {
   const DecideOptions& options = parts_.decide_options;
   if (restored.qk_clip_threshold > 0.0 && !options.qk_clip_obstacle.empty()) {
     return failed_precondition(
-        "the checkpoint was saved with a QK-clip threshold of " +
-        std::to_string(restored.qk_clip_threshold) + ", but: " + options.qk_clip_obstacle);
+        "the checkpoint was saved with a QK-clip threshold of ",
+        restored.qk_clip_threshold,
+        ", but: ",
+        options.qk_clip_obstacle);
   }
   const optimizer::GuardState fresh = state_.guard;
   state_ = restored;

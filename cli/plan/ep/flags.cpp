@@ -138,7 +138,7 @@ Expected<EpReplayOptions> replay_options_of(const EpFlags& flags) {
   MUSTER_RETURN_IF_ERROR(set_type(flags.type, type));
   if (flags.hidden) {
     if (*flags.hidden < 1) {
-      return invalid_argument("--hidden is ", *flags.hidden, ", must be at least 1");
+      return invalid_argument("--hidden must be at least 1, got ", *flags.hidden);
     }
     options.row_bytes = size_bytes(type, *flags.hidden);
   }

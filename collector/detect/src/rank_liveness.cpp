@@ -96,7 +96,7 @@ std::vector<Finding> RankLiveness::judge(MonotonicTime now) {
     std::snprintf(
         text,
         sizeof(text),
-        "rank %d was not heard for %.1f s (allowed %.1f s), last at step %lld",
+        "rank %d was silent for %.1f s (allowed %.1f s), last at step %lld",
         rank,
         seconds(silence),
         seconds(allowed),

@@ -265,7 +265,7 @@ Policy read_policy(const YAML::Node& root) {
 
 Expected<Policy> parse_policy(std::string_view yaml, const std::string& source) {
   const auto invalid = [&source](int line, const std::string& what) {
-    return invalid_argument(source + ":" + std::to_string(line) + ": " + what);
+    return invalid_argument(source, ":", line, ": ", what);
   };
   try {
     return read_policy(YAML::Load(std::string{yaml}));

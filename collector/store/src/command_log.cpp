@@ -21,7 +21,7 @@ Expected<Command> read_command(StatementUse& row) {
   command.kind = static_cast<CommandKind>(row->integer(2));
   const std::span<const std::byte> argument = row->blob(3);
   if (argument.size() != sizeof(double)) {
-    return data_loss("the argument of command " + std::to_string(row->integer(0)) + " is damaged");
+    return data_loss("the argument of command ", row->integer(0), " is damaged");
   }
   std::memcpy(&command.argument, argument.data(), sizeof(double));
   command.expires_step = row->integer(4);

@@ -228,7 +228,7 @@ Status Compactor::fill_slab(const Stretch& stretch, std::size_t slab_first) {
     auto column = std::lower_bound(columns.begin(), columns.end(), slab_first, before);
     for (; column != columns.end() && column->index < slab_end; ++column) {
       if ((column->position + 1) * sizeof(float) > samples.size()) {
-        return data_loss("frame " + std::to_string(key) + " is shorter than its schema");
+        return data_loss("frame ", key, " is shorter than its schema");
       }
       Chunk& chunk = slab_[column->index - slab_first];
       std::memcpy(

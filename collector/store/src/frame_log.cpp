@@ -42,14 +42,15 @@ Status FrameLog::check(
   for (const SampleFrame& frame : frames) {
     if (frame.values.size() != schema.metric_count) {
       return invalid_argument(
-          "the frame of step " + std::to_string(frame.step) + " has " +
-          std::to_string(frame.values.size()) + " values, its schema " +
-          std::to_string(schema.metric_count));
+          "the frame of step ",
+          frame.step,
+          " has ",
+          frame.values.size(),
+          " values, its schema ",
+          schema.metric_count);
     }
     if (frame.step < 0 || frame.step >= kStepLimit) {
-      return invalid_argument(
-          "step " + std::to_string(frame.step) + " of a frame is outside 0.." +
-          std::to_string(kStepLimit - 1));
+      return invalid_argument("step ", frame.step, " of a frame is outside 0..", kStepLimit - 1);
     }
   }
   return {};

@@ -201,8 +201,12 @@ Status check_version(Connection& connection, const std::string& file) {
   }
   if (version > schema_version_newest()) {
     return version_mismatch(
-        file + ": has schema version " + std::to_string(version) + ", this muster reads up to " +
-        std::to_string(schema_version_newest()) + "; use the newer muster that made it");
+        file,
+        ": has schema version ",
+        version,
+        ", this muster reads up to ",
+        schema_version_newest(),
+        "; use the newer muster that made it");
   }
   return {};
 }

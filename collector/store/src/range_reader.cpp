@@ -76,7 +76,7 @@ Expected<RangeReader::Source> RangeReader::find(
   select->bind(1, run_id).bind(2, series_id).bind(3, generation);
   MUSTER_ASSIGN_OR_RETURN(const bool has_row, select->step());
   if (!has_row) {
-    return not_found("run \"" + run_id + "\" has no series " + std::to_string(series_id));
+    return not_found("run \"", run_id, "\" has no series ", series_id);
   }
   Source source;
   source.run_id = select->integer(0);
@@ -118,7 +118,7 @@ Status RangeReader::add_blocks(const Source& source) {
     const std::int64_t step = rows->integer(0) << kBlockBits;
     const std::span<const std::byte> bytes = rows->blob(1);
     if (bytes.size() != kSummaryBytes) {
-      return data_loss("the pyramid over step " + std::to_string(step) + " has a wrong size");
+      return data_loss("the pyramid over step ", step, " has a wrong size");
     }
     bucket_of(step).merge(read_summary(bytes.first<kSummaryBytes>(), step));
   }

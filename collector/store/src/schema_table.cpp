@@ -10,8 +10,13 @@ Status SchemaTable::add(const MetricSchema& schema, std::int64_t run_id, std::in
   for (std::size_t i = 0; i < schema.metrics.size(); ++i) {
     if (schema.metrics[i].id != i) {
       return invalid_argument(
-          "metric " + schema.metrics[i].name + " has id " + std::to_string(schema.metrics[i].id) +
-          " at position " + std::to_string(i) + " of its schema; ids must count from 0");
+          "metric ",
+          schema.metrics[i].name,
+          " has id ",
+          schema.metrics[i].id,
+          " at position ",
+          i,
+          " of its schema; ids must count from 0");
     }
   }
   const std::uint64_t hash = schema.hash();
@@ -47,8 +52,7 @@ Status SchemaTable::check_slots(std::int64_t run_id, std::int32_t rank) {
   MUSTER_RETURN_IF_ERROR(select->step().status());
   if (select->integer(0) >= kSlotLimit) {
     return resource_exhausted(
-        "rank " + std::to_string(rank) + " has more than " + std::to_string(kSlotLimit) +
-        " series; send fewer metrics");
+        "rank ", rank, " has more than ", kSlotLimit, " series; send fewer metrics");
   }
   return {};
 }
@@ -109,8 +113,7 @@ Expected<const SchemaInfo*> SchemaTable::find(std::uint64_t hash) {
   }
   MUSTER_ASSIGN_OR_RETURN(const std::optional<SchemaInfo> info, read(hash));
   if (!info) {
-    return failed_precondition(
-        "frames refer to schema " + std::to_string(hash) + ", which was never registered");
+    return failed_precondition("frames refer to schema ", hash, ", which was never registered");
   }
   return &known_.emplace(hash, *info).first->second;
 }

@@ -293,7 +293,9 @@ Expected<std::unique_ptr<Query>> Query::open(const std::filesystem::path& databa
   MUSTER_ASSIGN_OR_RETURN(const std::int64_t version, connection.integer("PRAGMA user_version"));
   if (version < schema_version_newest()) {
     return failed_precondition(
-        database.string() + ": has schema version " + std::to_string(version) +
+        database.string(),
+        ": has schema version ",
+        version,
         "; open it once with this muster's collector to bring it up to date");
   }
   return std::unique_ptr<Query>{std::make_unique<SqliteQuery>(std::move(connection))};

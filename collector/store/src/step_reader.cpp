@@ -56,8 +56,7 @@ Status StepReader::find_series(std::int64_t run_id, const std::string& metric, S
     }
     if (found.values.size() == kStepValuesMax) {
       return resource_exhausted(
-          metric + " has more than " + std::to_string(kStepValuesMax) +
-          " series; ask for ranges of some of them");
+          metric, " has more than ", kStepValuesMax, " series; ask for ranges of some of them");
     }
     const std::int64_t sender = select->integer(1);
     if (senders_.empty() || senders_.back().rank != sender) {

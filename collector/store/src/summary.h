@@ -55,7 +55,7 @@ template <typename Visit>
 [[nodiscard]] Status for_each_summary(
     std::span<const std::byte> bytes, std::int64_t step, const Visit& visit) {
   if (bytes.size() != kSummaryBytes * kEntriesPerChunk) {
-    return data_loss("the pyramid over step " + std::to_string(step) + " has a wrong size");
+    return data_loss("the pyramid over step ", step, " has a wrong size");
   }
   for (; !bytes.empty(); bytes = bytes.subspan(kSummaryBytes), step += kPyramidSteps) {
     const Summary summary = read_summary(bytes.first<kSummaryBytes>(), step);

@@ -66,7 +66,9 @@ Status validate(const ClippingOptions& clipping, std::span<const std::string> gr
     named.push_back(group.group);
     MUSTER_RETURN_IF_ERROR(require(
         std::isfinite(group.clip_norm) && group.clip_norm > 0,
-        "clipping.groups: the clip_norm of group '" + group.group + "' must be above 0"));
+        "clipping.groups: the clip_norm of group '",
+        group.group,
+        "' must be above 0"));
   }
   MUSTER_RETURN_IF_ERROR(check_groups("clipping.groups", named, group_names));
   if (clipping.zclip) {

@@ -15,7 +15,7 @@ class LayerCheck {
   explicit LayerCheck(const AttentionLayer& layer) : layer_(layer) {}
 
   [[nodiscard]] Status refuse(const std::string& why) const {
-    return invalid_argument("attention layer " + std::to_string(layer_.layer) + ": " + why);
+    return invalid_argument("attention layer ", layer_.layer, ": ", why);
   }
 
   [[nodiscard]] Status numbers() const;

@@ -12,13 +12,14 @@ namespace {
 Status check_ranks(int ranks, int expert_ranks) {
   if (ranks < 1) {
     return invalid_argument(
-        "a plan needs at least 1 rank that holds the replicated parameters, got " +
-        std::to_string(ranks));
+        "a plan needs at least 1 rank that holds the replicated parameters, got ", ranks);
   }
   if (expert_ranks < 1 || ranks % expert_ranks != 0) {
     return invalid_argument(
-        std::to_string(expert_ranks) + " ranks that share each expert do not divide " +
-        std::to_string(ranks) + " ranks; take ranks / (size of the expert-parallel group)");
+        expert_ranks,
+        " ranks that share each expert do not divide ",
+        ranks,
+        " ranks; take ranks / (size of the expert-parallel group)");
   }
   return {};
 }

@@ -79,8 +79,12 @@ Status check_blocks(const RoutedParameter& parameter) {
                         });
   if (!positive) {
     return invalid_argument(
-        named(spec) + " has blocks of " + shape_text(blocks.rows) + " rows, repeated " +
-        std::to_string(blocks.repeats) + " times; every block needs at least 1 row and 1 repeat");
+        named(spec),
+        " has blocks of ",
+        shape_text(blocks.rows),
+        " rows, repeated ",
+        blocks.repeats,
+        " times; every block needs at least 1 row and 1 repeat");
   }
   std::int64_t left = parameter.rows;
   for (const std::int64_t rows : blocks.rows) {
@@ -92,10 +96,17 @@ Status check_blocks(const RoutedParameter& parameter) {
   }
   if (left != 0) {
     return invalid_argument(
-        named(spec) + " has blocks of " + shape_text(blocks.rows) + " rows, repeated " +
-        std::to_string(blocks.repeats) + " times, which " +
-        (left < 0 ? "need more rows than" : "leave " + std::to_string(left) + " of") + " the " +
-        std::to_string(parameter.rows) + " rows of the matrix" + (left < 0 ? "" : " over") +
+        named(spec),
+        " has blocks of ",
+        shape_text(blocks.rows),
+        " rows, repeated ",
+        blocks.repeats,
+        " times, which ",
+        (left < 0 ? "need more rows than" : "leave " + std::to_string(left) + " of"),
+        " the ",
+        parameter.rows,
+        " rows of the matrix",
+        (left < 0 ? "" : " over"),
         "; sum(rows) * repeats must equal the rows");
   }
   return {};

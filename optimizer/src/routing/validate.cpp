@@ -9,10 +9,6 @@
 namespace muster::optimizer {
 namespace {
 
-Status require(bool holds, const std::string& sentence) {
-  return holds ? Status{} : invalid_argument(sentence);
-}
-
 bool is_rate(double value) {
   return std::isfinite(value) && value >= 0;
 }
@@ -24,24 +20,31 @@ Status validate_route(const RouteRule& rule) {
       "a route has an empty pattern, which matches no parameter; '*' matches all"));
   MUSTER_RETURN_IF_ERROR(require(
       is_rate(rule.weight_decay) && is_rate(rule.learning_rate_scale),
-      where + "weight_decay and learning_rate_scale must be finite and 0 or more"));
+      where,
+      "weight_decay and learning_rate_scale must be finite and 0 or more"));
   return require(
-      std::string{to_string(rule.rule)} != "unknown", where + "its update rule is not known");
+      std::string{to_string(rule.rule)} != "unknown", where, "its update rule is not known");
 }
 
 Status validate_cuts(const OptimizerOptions& options) {
   MUSTER_RETURN_IF_ERROR(require(
       options.cut_granularity >= 1,
-      "cut_granularity is " + std::to_string(options.cut_granularity) +
-          "; shards are cut at multiples of at least 1 element"));
+      "cut_granularity is ",
+      options.cut_granularity,
+      "; shards are cut at multiples of at least 1 element"));
   for (const RouteRule& rule : options.routes) {
     MUSTER_RETURN_IF_ERROR(require(
         rule.state_type != StateType::kInt8Block ||
             options.cut_granularity % kernels::kQuantBlock == 0,
-        "route '" + rule.pattern + "' keeps 8-bit states, whose blocks of " +
-            std::to_string(kernels::kQuantBlock) + " elements must not be cut, but " +
-            "cut_granularity is " + std::to_string(options.cut_granularity) +
-            "; make it a multiple of " + std::to_string(kernels::kQuantBlock)));
+        "route '",
+        rule.pattern,
+        "' keeps 8-bit states, whose blocks of ",
+        kernels::kQuantBlock,
+        " elements must not be cut, but ",
+        "cut_granularity is ",
+        options.cut_granularity,
+        "; make it a multiple of ",
+        kernels::kQuantBlock));
   }
   return {};
 }

@@ -9,16 +9,12 @@
 
 namespace muster::optimizer {
 
-inline Status require(bool holds, const std::string& sentence) {
-  return holds ? Status{} : invalid_argument(sentence);
-}
-
 inline Status require_fraction(double value, const std::string& name) {
-  return require(value >= 0 && value < 1, name + " must be in [0, 1)");
+  return require(value >= 0 && value < 1, name, " must be in [0, 1)");
 }
 
 inline Status require_not_negative(double value, const std::string& name) {
-  return require(std::isfinite(value) && value >= 0, name + " must be 0 or more");
+  return require(std::isfinite(value) && value >= 0, name, " must be 0 or more");
 }
 
 }  // namespace muster::optimizer

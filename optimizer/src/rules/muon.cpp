@@ -17,14 +17,17 @@ Status validate_custom_coefficients(const MuonOptions& options) {
   if (options.newton_schulz_set != NewtonSchulzSet::kCustom) {
     return require(
         given == 0,
-        std::string{"muon.custom_coefficients are given, but muon.newton_schulz_set is "} +
-            to_string(options.newton_schulz_set) + ": set it to custom or leave them out");
+        "muon.custom_coefficients are given, but muon.newton_schulz_set is ",
+        to_string(options.newton_schulz_set),
+        ": set it to custom or leave them out");
   }
   MUSTER_RETURN_IF_ERROR(require(
       given == options.newton_schulz_steps,
-      "muon.custom_coefficients holds " + std::to_string(given) + " triples for " +
-          std::to_string(options.newton_schulz_steps) +
-          " Newton-Schulz steps: give one {a, b, c} per step"));
+      "muon.custom_coefficients holds ",
+      given,
+      " triples for ",
+      options.newton_schulz_steps,
+      " Newton-Schulz steps: give one {a, b, c} per step"));
   for (const kernels::NewtonSchulzStep& step : options.custom_coefficients) {
     MUSTER_RETURN_IF_ERROR(require(
         std::all_of(step.begin(), step.end(), [](double value) { return std::isfinite(value); }),
@@ -79,7 +82,9 @@ Status validate(const MuonOptions& options) {
   MUSTER_RETURN_IF_ERROR(require_fraction(options.momentum, "muon.momentum"));
   MUSTER_RETURN_IF_ERROR(require(
       options.newton_schulz_steps >= 1 && options.newton_schulz_steps <= kStepsMax,
-      "muon.newton_schulz_steps must be in [1, " + std::to_string(kStepsMax) + "]"));
+      "muon.newton_schulz_steps must be in [1, ",
+      kStepsMax,
+      "]"));
   MUSTER_RETURN_IF_ERROR(require(
       options.scale != MuonScale::kRmsMatch ||
           (std::isfinite(options.rms_scale) && options.rms_scale > 0),

@@ -21,8 +21,14 @@ Expected<ExpertPosition> find_expert_position(
     const auto size = std::count(leader.begin(), leader.end(), candidate);
     if (size != peers.size()) {
       return failed_precondition(
-          "the expert peers of rank " + std::to_string(candidate) + " are " + std::to_string(size) +
-          " ranks, those of rank " + std::to_string(mine) + " are " + std::to_string(peers.size()) +
+          "the expert peers of rank ",
+          candidate,
+          " are ",
+          size,
+          " ranks, those of rank ",
+          mine,
+          " are ",
+          peers.size(),
           "; split the world into groups of equal size");
     }
   }

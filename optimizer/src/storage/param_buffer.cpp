@@ -40,9 +40,7 @@ Expected<std::span<std::byte>> allocate(
   }
   MUSTER_ASSIGN_OR_RETURN(const std::span<std::byte> given, options.expert_memory(bytes));
   if (given.size() < bytes) {
-    return invalid_argument(
-        "expert_memory gave " + std::to_string(given.size()) + " of " + std::to_string(bytes) +
-        " bytes");
+    return invalid_argument("expert_memory gave ", given.size(), " of ", bytes, " bytes");
   }
   return given.first(bytes);
 }

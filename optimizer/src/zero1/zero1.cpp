@@ -154,8 +154,11 @@ Status Zero1Optimizer::apply(const StepDecision& decision, Deadline deadline) {
   const std::size_t factors = decision.group_clip_factors.size();
   if (factors != 0 && factors != update_statistics_.size()) {
     return invalid_argument(
-        "apply: " + std::to_string(factors) + " clip factors for " +
-        std::to_string(update_statistics_.size()) + " groups; give one each or none");
+        "apply: ",
+        factors,
+        " clip factors for ",
+        update_statistics_.size(),
+        " groups; give one each or none");
   }
   std::fill(update_statistics_.begin(), update_statistics_.end(), GroupUpdateStatistics{});
   moved_.exchange = 0;
@@ -259,15 +262,17 @@ std::string Zero1Optimizer::describe_plan() const {
 Status Zero1Optimizer::set_values(std::size_t index, std::span<const float> values) {
   if (index >= parameters_.size()) {
     return invalid_argument(
-        "set_values: index must be below " + std::to_string(parameters_.size()) + ", got " +
-        std::to_string(index));
+        "set_values: index must be below ", parameters_.size(), ", got ", index);
   }
   Parameter& parameter = parameters_[index];
   if (values.size() != parameter.gradient.size()) {
     return invalid_argument(
-        "set_values: parameter '" + parameter.spec.name + "' must get " +
-        std::to_string(parameter.gradient.size()) + " elements, got " +
-        std::to_string(values.size()));
+        "set_values: parameter '",
+        parameter.spec.name,
+        "' must get ",
+        parameter.gradient.size(),
+        " elements, got ",
+        values.size());
   }
   if (parameter.value16.empty()) {
     std::copy(values.begin(), values.end(), parameter.value.begin());
@@ -294,14 +299,22 @@ Expected<std::size_t> Zero1Optimizer::checked_rows(const HeadScale& scale) const
   }
   if (scale.row_begin < 0 || scale.row_begin > scale.row_end || scale.row_end > spec.shape[0]) {
     return invalid_argument(
-        "QK-clip: rows [" + std::to_string(scale.row_begin) + ", " + std::to_string(scale.row_end) +
-        ") must be inside parameter '" + spec.name + "', which has " +
-        std::to_string(spec.shape[0]) + " rows");
+        "QK-clip: rows [",
+        scale.row_begin,
+        ", ",
+        scale.row_end,
+        ") must be inside parameter '",
+        spec.name,
+        "', which has ",
+        spec.shape[0],
+        " rows");
   }
   if (!std::isfinite(scale.factor) || scale.factor <= 0) {
     return invalid_argument(
-        "QK-clip: the factor of parameter '" + spec.name + "' must be positive and finite, got " +
-        std::to_string(scale.factor));
+        "QK-clip: the factor of parameter '",
+        spec.name,
+        "' must be positive and finite, got ",
+        scale.factor);
   }
   return at->second;
 }

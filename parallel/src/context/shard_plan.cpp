@@ -8,7 +8,7 @@ namespace muster::parallel {
 Expected<ContextPlan> ContextPlan::create(
     std::span<const std::int64_t> cu, int ranks, ShardOrder order) {
   if (ranks < 1) {
-    return invalid_argument("ranks is ", ranks, ", must be at least 1");
+    return invalid_argument("ranks must be at least 1, got ", ranks);
   }
   if (cu.empty() || cu.front() != 0) {
     return invalid_argument("cu must begin with 0: the first row of the first sequence");

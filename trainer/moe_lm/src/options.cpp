@@ -17,10 +17,6 @@
 namespace muster::moe_lm {
 namespace {
 
-Status require(bool holds, std::string sentence) {
-  return holds ? Status{} : invalid_argument(std::move(sentence));
-}
-
 Status validate_positive(const TrainOptions& options) {
   const ModelShape& model = options.model;
   const std::array<std::pair<const char*, std::int64_t>, 10> sizes{
@@ -49,30 +45,37 @@ Status validate_world(const TrainOptions& options, int world_size) {
   const std::int64_t batch = options.batch;
   MUSTER_RETURN_IF_ERROR(require(
       batch % world_size == 0,
-      divides("--batch", batch, "the world size", world_size) +
-          "; every rank takes an equal part"));
+      divides("--batch", batch, "the world size", world_size),
+      "; every rank takes an equal part"));
   const std::int64_t local = batch / world_size;
   MUSTER_RETURN_IF_ERROR(require(
       local % options.micro_batches == 0,
-      "the " + std::to_string(local) +
-          " sequences of a rank cannot be divided by --micro-batches " +
-          std::to_string(options.micro_batches)));
+      "the ",
+      local,
+      " sequences of a rank cannot be divided by --micro-batches ",
+      options.micro_batches));
   MUSTER_RETURN_IF_ERROR(require(
       options.ep_size >= 1 && world_size % options.ep_size == 0,
-      "world size " + std::to_string(world_size) +
-          " does not fit the model: it cannot be divided by " + "--ep-size " +
-          std::to_string(options.ep_size)));
+      "world size ",
+      world_size,
+      " does not fit the model: it cannot be divided by ",
+      "--ep-size ",
+      options.ep_size));
   return require(
       options.model.experts % options.ep_size == 0,
-      divides("--experts", options.model.experts, "--ep-size", options.ep_size) +
-          "; every rank of an expert group holds an equal part");
+      divides("--experts", options.model.experts, "--ep-size", options.ep_size),
+      "; every rank of an expert group holds an equal part");
 }
 
 Status validate_fault(const char* flag, const std::optional<FaultPoint>& fault, int world_size) {
   return require(
       !fault || fault->rank < world_size,
-      std::string{flag} + " names rank " + std::to_string(fault ? fault->rank : 0) +
-          ", but the world has " + std::to_string(world_size) + " ranks, counted from 0");
+      std::string{flag},
+      " names rank ",
+      fault ? fault->rank : 0,
+      ", but the world has ",
+      world_size,
+      " ranks, counted from 0");
 }
 
 Status validate_attention(const TrainOptions& options) {
@@ -81,8 +84,8 @@ Status validate_attention(const TrainOptions& options) {
   for (const agent::AttentionRule& rule : options.attention.rules) {
     MUSTER_RETURN_IF_ERROR(require(
         !rule.moba || (model.head_dim() >= 8 && model.head_dim() <= 256),
-        "--attention with moba needs heads of 8 to 256 elements; --d-model / --heads is " +
-            std::to_string(model.head_dim())));
+        "--attention with moba needs heads of 8 to 256 elements; --d-model / --heads is ",
+        model.head_dim()));
   }
   return {};
 }
@@ -101,9 +104,11 @@ Status validate_exchange(const TrainOptions& options) {
   return require(
       bytes % static_cast<std::int64_t>(comm::kSymmetricGranularity) == 0,
       "--ep muster needs the experts of a rank to fill whole pages: experts / ep-size * d-model * "
-      "ffn * bytes = " +
-          std::to_string(bytes) + " is not a multiple of " +
-          std::to_string(comm::kSymmetricGranularity) + "; change --d-model or --ffn");
+      "ffn * bytes = ",
+      bytes,
+      " is not a multiple of ",
+      comm::kSymmetricGranularity,
+      "; change --d-model or --ffn");
 }
 
 Status validate_task(const TrainOptions& options, int world_size) {
@@ -118,8 +123,10 @@ Status validate_task(const TrainOptions& options, int world_size) {
   return require(
       options.eval_every == 0 ||
           (options.eval_sequences >= 1 && options.eval_sequences % world_size == 0),
-      "--eval-sequences " + std::to_string(options.eval_sequences) +
-          " must be 1 or more for every rank of the world size " + std::to_string(world_size));
+      "--eval-sequences ",
+      options.eval_sequences,
+      " must be 1 or more for every rank of the world size ",
+      world_size);
 }
 
 }  // namespace
@@ -136,12 +143,14 @@ Status validate(const TrainOptions& options, int world_size) {
   const ModelShape& model = options.model;
   MUSTER_RETURN_IF_ERROR(require(
       model.d_model % model.heads == 0 && model.head_dim() % 2 == 0,
-      divides("--d-model", model.d_model, "--heads", model.heads) +
-          " into heads of an even size, which rotary positions need"));
+      divides("--d-model", model.d_model, "--heads", model.heads),
+      " into heads of an even size, which rotary positions need"));
   MUSTER_RETURN_IF_ERROR(require(
       model.top_k <= model.experts,
-      "--top-k " + std::to_string(model.top_k) + " is more than --experts " +
-          std::to_string(model.experts)));
+      "--top-k ",
+      model.top_k,
+      " is more than --experts ",
+      model.experts));
   MUSTER_RETURN_IF_ERROR(require(
       std::isfinite(options.learning_rate) && options.learning_rate > 0,
       "--lr must be a number above 0"));
@@ -153,9 +162,10 @@ Status validate(const TrainOptions& options, int world_size) {
       "--checkpoint-interval must be 0 (only on command) or more"));
   MUSTER_RETURN_IF_ERROR(require(
       options.loss_every >= 1 && options.loss_every <= model.sequence,
-      "--loss-every " + std::to_string(options.loss_every) +
-          " leaves no token with loss; use 1 (all tokens) to --seq " +
-          std::to_string(model.sequence)));
+      "--loss-every ",
+      options.loss_every,
+      " leaves no token with loss; use 1 (all tokens) to --seq ",
+      model.sequence));
   MUSTER_RETURN_IF_ERROR(
       require(model.shared_experts >= 0, "--shared-experts must be 0 (none) or more"));
   MUSTER_RETURN_IF_ERROR(require(

@@ -80,6 +80,12 @@ template <typename... Parts>
   return Status{StatusCode::kInvalidArgument, concat(parts...)};
 }
 
+// Returns invalid_argument(parts...) unless `holds`.
+template <typename... Parts>
+[[nodiscard]] Status require(bool holds, const Parts&... parts) {
+  return holds ? Status{} : invalid_argument(parts...);
+}
+
 template <typename... Parts>
 [[nodiscard]] Status not_found(const Parts&... parts) {
   return Status{StatusCode::kNotFound, concat(parts...)};

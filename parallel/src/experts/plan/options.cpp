@@ -11,42 +11,48 @@ namespace {
 
 constexpr int kExpertsMax = 1 << 20;
 
-Status refuse(const std::string& name, const std::string& value, const std::string& rule) {
-  return invalid_argument("expert parallelism: ", name, " is ", value, ", ", rule);
-}
-
-Status refuse(const std::string& name, std::int64_t value, const std::string& rule) {
-  return refuse(name, std::to_string(value), rule);
+// "expert parallelism: <name> must be <rule>, got <value>".
+template <typename Value, typename... Rule>
+Status refuse(std::string_view name, const Value& value, const Rule&... rule) {
+  return invalid_argument("expert parallelism: ", name, " must be ", rule..., ", got ", value);
 }
 
 Status check_sizes(const EpShape& shape) {
   if (shape.ranks < 1 || shape.ranks > kEpRanksMax) {
-    return refuse("ranks", shape.ranks, "must be 1.." + std::to_string(kEpRanksMax));
+    return refuse("ranks", shape.ranks, "1..", kEpRanksMax);
   }
   if (shape.experts < 1 || shape.experts > kExpertsMax || shape.experts % shape.ranks != 0) {
     return refuse(
         "experts",
         shape.experts,
-        "must be a multiple of the " + std::to_string(shape.ranks) + " ranks, at most " +
-            std::to_string(kExpertsMax));
+        "a multiple of the ",
+        shape.ranks,
+        " ranks, at most ",
+        kExpertsMax);
   }
   if (shape.top_k < 1 || shape.top_k > std::min(shape.experts, kEpTopKMax)) {
     return refuse(
         "top_k",
         shape.top_k,
-        "must be 1.." + std::to_string(std::min(shape.experts, kEpTopKMax)) + " with " +
-            std::to_string(shape.experts) + " experts");
+        "1..",
+        std::min(shape.experts, kEpTopKMax),
+        " with ",
+        shape.experts,
+        " experts");
   }
   const std::int64_t tokens_most = INT32_MAX / shape.top_k;
   if (shape.tokens_max < 1 || shape.tokens_max > tokens_most) {
     return refuse(
         "tokens_max",
         shape.tokens_max,
-        "must be 1.." + std::to_string(tokens_most) + " with top_k " + std::to_string(shape.top_k) +
-            " (rows of a rank are counted in 32 bits)");
+        "1..",
+        tokens_most,
+        " with top_k ",
+        shape.top_k,
+        " (rows of a rank are counted in 32 bits)");
   }
   if (shape.padding < 1 || shape.padding > kEpPaddingMax) {
-    return refuse("padding", shape.padding, "must be 1.." + std::to_string(kEpPaddingMax));
+    return refuse("padding", shape.padding, "1..", kEpPaddingMax);
   }
   return {};
 }
@@ -64,16 +70,18 @@ Status check_slots(const EpShape& shape, const EpBalance& balance) {
     return refuse(
         "slots",
         shape.slots,
-        "must be 0.." + std::to_string(most) +
-            ", or -1 for one per local expert: a rank is never "
-            "given more experts than its homes have");
+        "0..",
+        most,
+        " (a rank is never given more experts than its homes have), or -1 for one per local "
+        "expert");
   }
   if (shape.compact && shape.slot_count() < needed) {
     return refuse(
         "slots",
         shape.slot_count(),
-        "the compact layout has no rows for experts without a slot: give it " +
-            std::to_string(needed) + " slots, or take the full layout");
+        "at least ",
+        needed,
+        " in the compact layout, which has no rows for experts without a slot");
   }
   return {};
 }
@@ -90,19 +98,19 @@ Status check_capacities(const EpShape& shape, const EpBalance& balance) {
   if (!(most == 0 || (most >= 1 && most <= shape.ranks))) {
     return refuse(
         "capacity_max",
-        std::to_string(most),
-        "must be 0 (that of the speeds) or 1.." + std::to_string(shape.ranks) +
-            " times the mean of the ranks");
+        most,
+        "0 (that of the speeds) or 1..",
+        shape.ranks,
+        " times the mean of the ranks");
   }
   const std::int64_t needed = capacity_of_speeds(shape, balance.speeds);
   if (needed > ep_exact_capacity_max(shape, balance)) {
     return refuse(
         "capacity_max",
-        std::to_string(most),
-        "but the speeds need " +
-            std::to_string(
-                static_cast<double>(needed) / static_cast<double>(shape.tokens_max * shape.top_k)) +
-            ": raise it, or even out the speeds");
+        most,
+        "at least ",
+        static_cast<double>(needed) / static_cast<double>(shape.tokens_max * shape.top_k),
+        " for these speeds");
   }
   return {};
 }
@@ -115,16 +123,11 @@ Status check_speeds(int ranks, std::span<const double> speeds) {
   }
   if (speeds.size() != static_cast<std::size_t>(ranks)) {
     return refuse(
-        "speeds",
-        "of " + std::to_string(speeds.size()) + " ranks",
-        "must be of all " + std::to_string(ranks) + ", or empty for equal ones");
+        "speeds", speeds.size(), "one for each of the ", ranks, " ranks, or empty for equal ones");
   }
   for (std::size_t rank = 0; rank < speeds.size(); ++rank) {
     if (!std::isfinite(speeds[rank]) || speeds[rank] < 0) {
-      return refuse(
-          "speeds[" + std::to_string(rank) + "]",
-          std::to_string(speeds[rank]),
-          "must be finite and not negative");
+      return refuse(concat("speeds[", rank, "]"), speeds[rank], "finite and not negative");
     }
   }
   if (std::all_of(speeds.begin(), speeds.end(), [](double speed) { return speed == 0; })) {
@@ -186,11 +189,10 @@ std::int64_t ep_tolerance_ppm(const EpBalance& balance) {
 Status check(const EpShape& shape, const EpBalance& balance) {
   MUSTER_RETURN_IF_ERROR(check_sizes(shape));
   if (balance.homes_max < 1 || balance.homes_max > kEpRanksMax) {
-    return refuse("homes_max", balance.homes_max, "must be 1.." + std::to_string(kEpRanksMax));
+    return refuse("homes_max", balance.homes_max, "1..", kEpRanksMax);
   }
   if (!(balance.tolerance >= 0 && balance.tolerance <= 1)) {
-    return refuse(
-        "tolerance", std::to_string(balance.tolerance), "must be 0..1 (0.05: 5 % over capacity)");
+    return refuse("tolerance", balance.tolerance, "0..1 (0.05 is 5 % over capacity)");
   }
   MUSTER_RETURN_IF_ERROR(check_slots(shape, balance));
   return check_capacities(shape, balance);

@@ -26,14 +26,14 @@ Status check_call(const EpPlanWork& work, int rank, std::size_t choices, const E
   const std::size_t most = static_cast<std::size_t>(shape.tokens_max) * at(shape.top_k);
   if (choices % at(shape.top_k) != 0 || choices > most) {
     return invalid_argument(
-        "expert parallelism: rank ",
+        "expert parallelism: choices of rank ",
         rank,
-        " has ",
-        choices,
-        " choices, must be top_k ",
+        " must be top_k ",
         shape.top_k,
         " times at most tokens_max ",
-        shape.tokens_max);
+        shape.tokens_max,
+        ", got ",
+        choices);
   }
   return {};
 }
@@ -50,10 +50,10 @@ Status bad_choice(const EpPlanWork& work, int rank, std::span<const std::int32_t
       index / work.shape.top_k,
       ", choice ",
       index % work.shape.top_k,
-      " is expert ",
-      *first,
-      ", must be 0..",
-      work.shape.experts - 1);
+      ": the expert must be 0..",
+      work.shape.experts - 1,
+      ", got ",
+      *first);
 }
 
 // Counts the choices and compares with the rank's row of the plan.

@@ -13,7 +13,7 @@ Status check_layer(const EpLayerShape& layer) {
   MUSTER_RETURN_IF_ERROR(check(layer.shape, layer.balance));
   static constexpr std::int64_t kMost = std::int64_t{1} << 24;
   const auto refuse = [](const std::string& name, std::int64_t value) {
-    return invalid_argument("expert parallelism: ", name, " is ", value, ", must be 1..", kMost);
+    return invalid_argument("expert parallelism: ", name, " must be 1..", kMost, ", got ", value);
   };
   if (layer.hidden < 1 || layer.hidden > kMost) {
     return refuse("hidden", layer.hidden);
@@ -23,9 +23,8 @@ Status check_layer(const EpLayerShape& layer) {
   }
   if (layer.projections < 1 || layer.projections > 16) {
     return invalid_argument(
-        "expert parallelism: projections is ",
-        layer.projections,
-        ", must be 1..16 matrices per expert");
+        "expert parallelism: projections must be 1..16 matrices per expert, got ",
+        layer.projections);
   }
   return {};
 }

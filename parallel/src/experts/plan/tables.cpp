@@ -191,7 +191,7 @@ Status sum_counts(EpPlanWork& work, std::span<const std::int32_t> counts) {
   const std::size_t size = at(shape.ranks) * at(shape.experts);
   if (counts.size() != size) {
     return invalid_argument(
-        "expert parallelism: ", counts.size(), " counts, must be ranks * experts = ", size);
+        "expert parallelism: counts must be ranks * experts = ", size, ", got ", counts.size());
   }
   std::fill(work.totals.begin(), work.totals.end(), 0);
   work.rows = 0;

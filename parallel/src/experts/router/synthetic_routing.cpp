@@ -33,14 +33,14 @@ Expected<SyntheticRouting> SyntheticRouting::create(
   const double most = static_cast<double>(experts) / top_k - 1;
   if (!(maxvio >= 0) || maxvio > most) {
     return invalid_argument(
-        "a maxvio of ",
-        maxvio,
-        " cannot be: choosing ",
+        "maxvio must be between 0 and ",
+        most,
+        " with ",
         top_k,
         " of ",
         experts,
-        " experts it is 0 to ",
-        most);
+        " experts per token, got ",
+        maxvio);
   }
   SyntheticRouting routing;
   routing.experts_ = experts;

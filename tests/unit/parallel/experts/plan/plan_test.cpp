@@ -288,7 +288,7 @@ TEST(PlanRefuses, ShapesThatCannotBe) {
   EXPECT_EQ(check(shape_of(4, 8, 2, 16), {}).to_string(), "ok");
   EXPECT_THAT(
       message([](auto& s, auto&) { s.experts = 9; }),
-      HasSubstr("experts is 9, must be a multiple of the 4 ranks"));
+      HasSubstr("experts must be a multiple of the 4 ranks, at most 1048576, got 9"));
   EXPECT_THAT(message([](auto& s, auto&) { s.ranks = 129; }), HasSubstr("must be 1..128"));
   EXPECT_THAT(
       message([](auto& s, auto&) { s.top_k = 9; }), HasSubstr("must be 1..8 with 8 experts"));
@@ -297,7 +297,7 @@ TEST(PlanRefuses, ShapesThatCannotBe) {
       message([](auto& s, auto&) { s.tokens_max = std::int64_t{1} << 31; }),
       HasSubstr("counted in 32 bits"));
   EXPECT_THAT(message([](auto& s, auto&) { s.padding = 0; }), HasSubstr("padding is 0"));
-  EXPECT_THAT(message([](auto& s, auto&) { s.slots = 3; }), HasSubstr("slots is 3, must be 0..2"));
+  EXPECT_THAT(message([](auto& s, auto&) { s.slots = 3; }), HasSubstr("slots must be 0..2 "));
   EXPECT_THAT(
       message([](auto& s, auto&) {
         s.compact = true;
@@ -344,7 +344,8 @@ class PlanRefusesChoices : public ::testing::Test {
 
 TEST_F(PlanRefusesChoices, ThatNameNoExpert) {
   EXPECT_THAT(
-      refuse({0, 2, 3, -1}), HasSubstr("rank 1, token 1, choice 1 is expert -1, must be 0..3"));
+      refuse({0, 2, 3, -1}),
+      HasSubstr("rank 1, token 1, choice 1: the expert must be 0..3, got -1"));
   EXPECT_THAT(refuse({0, 4, 3, 1}), HasSubstr("token 0, choice 1 is expert 4"));
 }
 
