@@ -110,9 +110,9 @@ Expected<std::unique_ptr<Collector>> start_service(
 
 Expected<std::unique_ptr<Collector>> Collector::start(
     CollectorOptions options, const Clock& clock) {
-  Policy policy = default_policy();
+  Policy policy = policy::default_policy();
   if (!options.policy.empty()) {
-    MUSTER_ASSIGN_OR_RETURN(policy, load_policy(options.policy));
+    MUSTER_ASSIGN_OR_RETURN(policy, policy::load_policy(options.policy));
   }
   // A peer that is gone must be an error of one write, not the end of the process.
   std::signal(SIGPIPE, SIG_IGN);

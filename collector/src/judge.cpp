@@ -57,10 +57,10 @@ void Judge::note(Generation generation, const Event& event) {
 
 Judgement Judge::decide(const detect::Finding& finding, std::int64_t wall_unix_ns) {
   Judgement judgement;
-  judgement.finding = to_event(finding, wall_unix_ns);
-  for (const PlannedAction& planned : collector::decide(*policy_, finding, policy_state_)) {
-    judgement.actions.push_back(to_event(planned, finding, wall_unix_ns));
-    if (std::optional<Command> command = to_command(planned)) {
+  judgement.finding = policy::to_event(finding, wall_unix_ns);
+  for (const policy::PlannedAction& planned : policy::decide(*policy_, finding, policy_state_)) {
+    judgement.actions.push_back(policy::to_event(planned, finding, wall_unix_ns));
+    if (std::optional<Command> command = policy::to_command(planned)) {
       judgement.commands.push_back(*std::move(command));
     }
   }
@@ -79,7 +79,7 @@ void Judge::replay(
   }
   static_cast<void>(detector_.flush());
   for (const Event& event : events) {
-    collector::replay(event, policy_state_);
+    policy::replay(event, policy_state_);
   }
 }
 

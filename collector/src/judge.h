@@ -15,6 +15,8 @@
 
 namespace muster::collector {
 
+using policy::Policy;
+
 // The answer to one finding, in the order it is stored.
 struct Judgement {
   Event finding;
@@ -46,7 +48,7 @@ class Judge {
 
  private:
   const Policy* policy_;
-  PolicyState policy_state_;
+  policy::PolicyState policy_state_;
   detect::JobDetector detector_;
   detect::WaitDetector waits_;
 };

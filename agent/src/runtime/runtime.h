@@ -64,8 +64,8 @@ class Runtime final : public Agent {
     recorder_.record_moba(layer_index, record);
   }
 
-  void record_reach(std::size_t layer_index, const ReachRecord& record) override {
-    recorder_.record_reach(layer_index, record);
+  void record_reach(std::size_t layer_index, const kernels::GradientCoverage& coverage) override {
+    recorder_.record_reach(layer_index, coverage);
   }
 
   void record_ep(std::size_t moe_layer_index, const parallel::EpEvent& event) override {

@@ -136,7 +136,8 @@ void StepRecorder::record_moba(std::size_t layer_index, const MobaRecord& record
   }
 }
 
-void StepRecorder::record_reach(std::size_t layer_index, const ReachRecord& record) {
+void StepRecorder::record_reach(
+    std::size_t layer_index, const kernels::GradientCoverage& coverage) {
   if (evaluations_ > 0) {
     return;
   }
@@ -152,7 +153,7 @@ void StepRecorder::record_reach(std::size_t layer_index, const ReachRecord& reco
   if (!can_use_moba(layer_index)) {
     return;
   }
-  const Status added = add_reach(record, lanes_.moba[layer_index]);
+  const Status added = add_reach(coverage, lanes_.moba[layer_index]);
   if (!added.ok()) {
     misuse_ = added.context("the record of " + attention_layer_text(layer_index));
   }

@@ -33,7 +33,7 @@ class StepRecorder {
   void record_expert_counts(std::size_t layer_index, std::span<const std::int64_t> counts);
   void set_attention_modes(std::span<const AttentionMode> modes);
   void record_moba(std::size_t layer_index, const MobaRecord& record);
-  void record_reach(std::size_t layer_index, const ReachRecord& record);
+  void record_reach(std::size_t layer_index, const kernels::GradientCoverage& coverage);
   void record_ep(std::size_t moe_layer_index, const parallel::EpEvent& event);
 
   // The lanes of this step; the caller fills in what was not recorded.

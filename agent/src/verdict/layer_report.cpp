@@ -90,27 +90,27 @@ Status add_record(const MobaRecord& record, MobaLanes& lanes, std::span<float> m
   return {};
 }
 
-Status add_reach(const ReachRecord& record, MobaLanes& lanes) {
+Status add_reach(const kernels::GradientCoverage& coverage, MobaLanes& lanes) {
   const auto fits = [](std::int64_t part, std::int64_t whole) {
     return part >= 0 && part <= whole;
   };
-  if (!fits(record.queries_reached, record.queries) ||
-      !fits(record.blocks_reached, record.blocks)) {
+  if (!fits(coverage.queries_reached, coverage.queries) ||
+      !fits(coverage.blocks_reached, coverage.blocks)) {
     return invalid_argument(
         "a reach of ",
-        record.queries_reached,
+        coverage.queries_reached,
         " of ",
-        record.queries,
+        coverage.queries,
         " queries and ",
-        record.blocks_reached,
+        coverage.blocks_reached,
         " of ",
-        record.blocks,
+        coverage.blocks,
         " blocks: count what is reached among what is there");
   }
-  lanes.queries_reached += static_cast<double>(record.queries_reached);
-  lanes.queries += static_cast<double>(record.queries);
-  lanes.blocks_reached += static_cast<double>(record.blocks_reached);
-  lanes.reachable_blocks += static_cast<double>(record.blocks);
+  lanes.queries_reached += static_cast<double>(coverage.queries_reached);
+  lanes.queries += static_cast<double>(coverage.queries);
+  lanes.blocks_reached += static_cast<double>(coverage.blocks_reached);
+  lanes.reachable_blocks += static_cast<double>(coverage.blocks);
   return {};
 }
 

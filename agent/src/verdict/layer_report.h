@@ -14,7 +14,7 @@ namespace muster::agent {
     const MobaRecord& record, MobaLanes& lanes, std::span<float> max_logits);
 
 // kInvalidArgument for negative counts, and for more reached than present.
-[[nodiscard]] Status add_reach(const ReachRecord& record, MobaLanes& lanes);
+[[nodiscard]] Status add_reach(const kernels::GradientCoverage& coverage, MobaLanes& lanes);
 
 // Adds an event of the layer's group of ranks.
 void add_pass(const parallel::EpEvent& event, EpLanes& lanes);

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace muster::collector {
+namespace muster::policy {
 
 namespace {
 
@@ -173,4 +173,4 @@ void replay(const Event& event, PolicyState& state) {
   }
 }
 
-}  // namespace muster::collector
+}  // namespace muster::policy

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <muster/policy/policy.h>
 
-namespace muster::collector {
+namespace muster::policy {
 
 const char* to_string(ActionKind kind) {
   switch (kind) {
@@ -54,4 +54,4 @@ Policy default_policy() {
   return policy;
 }
 
-}  // namespace muster::collector
+}  // namespace muster::policy

@@ -10,7 +10,7 @@
 #include <set>
 #include <utility>
 
-namespace muster::collector {
+namespace muster::policy {
 
 namespace {
 
@@ -284,4 +284,4 @@ Expected<Policy> load_policy(const std::filesystem::path& path) {
   return parse_policy(text.value(), path.string());
 }
 
-}  // namespace muster::collector
+}  // namespace muster::policy

@@ -21,47 +21,31 @@ void scale(std::int64_t m, std::int64_t n, T beta, T* c, std::int64_t ldc) {
 }  // namespace
 
 template <typename T>
-void gemm(
-    Transpose transpose_a,
-    Transpose transpose_b,
-    std::int64_t m,
-    std::int64_t n,
-    std::int64_t k,
-    T alpha,
-    const T* a,
-    std::int64_t lda,
-    const T* b,
-    std::int64_t ldb,
-    T beta,
-    T* c,
-    std::int64_t ldc) {
-  if (m == 0 || n == 0) {
+void gemm(const GemmCall<T>& call) {
+  if (call.m == 0 || call.n == 0) {
     return;
   }
-  if (k == 0) {
-    scale(m, n, beta, c, ldc);
+  if (call.k == 0) {
+    scale(call.m, call.n, call.beta, call.c, call.ldc);
     return;
   }
-  blas_gemm(GemmCall<T>{
-      .transpose_a = transpose_a == Transpose::kYes,
-      .transpose_b = transpose_b == Transpose::kYes,
-      .m = m,
-      .n = n,
-      .k = k,
-      .alpha = alpha,
-      .a = a,
-      .lda = lda,
-      .b = b,
-      .ldb = ldb,
-      .beta = beta,
-      .c = c,
-      .ldc = ldc});
+  blas_gemm(call);
 }
 
 template <typename T>
 void linear_forward(
     const T* x, const T* weight, T* y, std::int64_t tokens, std::int64_t in, std::int64_t out) {
-  gemm(Transpose::kNo, Transpose::kYes, tokens, out, in, T{1}, x, in, weight, in, T{0}, y, out);
+  gemm(GemmCall<T>{
+      .transpose_b = Transpose::kYes,
+      .m = tokens,
+      .n = out,
+      .k = in,
+      .a = x,
+      .lda = in,
+      .b = weight,
+      .ldb = in,
+      .c = y,
+      .ldc = out});
 }
 
 template <typename T>
@@ -76,39 +60,34 @@ void linear_backward(
     std::int64_t in,
     std::int64_t out) {
   if (dx != nullptr) {
-    gemm(
-        Transpose::kNo,
-        Transpose::kNo,
-        tokens,
-        in,
-        out,
-        T{1},
-        dy,
-        out,
-        weight,
-        in,
-        accumulate_dx ? T{1} : T{0},
-        dx,
-        in);
+    gemm(GemmCall<T>{
+        .m = tokens,
+        .n = in,
+        .k = out,
+        .a = dy,
+        .lda = out,
+        .b = weight,
+        .ldb = in,
+        .beta = accumulate_dx ? T{1} : T{0},
+        .c = dx,
+        .ldc = in});
   }
-  gemm(Transpose::kYes, Transpose::kNo, out, in, tokens, T{1}, dy, out, x, in, T{1}, dweight, in);
+  gemm(GemmCall<T>{
+      .transpose_a = Transpose::kYes,
+      .m = out,
+      .n = in,
+      .k = tokens,
+      .a = dy,
+      .lda = out,
+      .b = x,
+      .ldb = in,
+      .beta = T{1},
+      .c = dweight,
+      .ldc = in});
 }
 
 #define MUSTER_INSTANTIATE(T)                                                                     \
-  template void gemm(                                                                             \
-      Transpose,                                                                                  \
-      Transpose,                                                                                  \
-      std::int64_t,                                                                               \
-      std::int64_t,                                                                               \
-      std::int64_t,                                                                               \
-      T,                                                                                          \
-      const T*,                                                                                   \
-      std::int64_t,                                                                               \
-      const T*,                                                                                   \
-      std::int64_t,                                                                               \
-      T,                                                                                          \
-      T*,                                                                                         \
-      std::int64_t);                                                                              \
+  template void gemm(const GemmCall<T>&);                                                         \
   template void linear_forward(const T*, const T*, T*, std::int64_t, std::int64_t, std::int64_t); \
   template void linear_backward(                                                                  \
       const T*, const T*, const T*, T*, bool, T*, std::int64_t, std::int64_t, std::int64_t);

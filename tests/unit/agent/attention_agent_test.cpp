@@ -220,7 +220,7 @@ TEST_F(WatchedAttention, RecordsAreMergedOverPassesAndRanks) {
       record.sink_share = sink;
       record.gate_margin = margin;
       context.agent.record_moba(0, record);
-      context.agent.record_reach(0, {1 + context.rank, 4, 1, 2});
+      context.agent.record_reach(0, {4, 1 + context.rank, 2, 1});
       context.agent.record_reach(1, {4, 4, 2, 2});
     }
   };
@@ -367,7 +367,7 @@ TEST(AttentionMisuse, NamesWhatDoesNotFitTheModel) {
       misuse(
           "moba:64,3",
           [](Agent& agent) {
-            agent.record_reach(0, {2, 1, 0, 0});
+            agent.record_reach(0, {1, 2, 0, 0});
           }),
       HasSubstr("2 of 1 queries"));
   EXPECT_THAT(

@@ -149,9 +149,10 @@ TEST_F(LayerRecord, ARecordThatDoesNotFitIsNamedAndAddsNothing) {
 }
 
 TEST_F(LayerRecord, ReachAddsUpOverPassesAndIsNeverMoreThanThereIs) {
-  ASSERT_TRUE(add_reach({1, 10, 2, 4}, lanes_).ok());
-  ASSERT_TRUE(add_reach({3, 10, 0, 4}, lanes_).ok());
-  for (const ReachRecord& wrong : {ReachRecord{11, 10, 0, 4}, {0, 10, -1, 4}, {0, 0, 1, 0}}) {
+  ASSERT_TRUE(add_reach({10, 1, 4, 2}, lanes_).ok());
+  ASSERT_TRUE(add_reach({10, 3, 4, 0}, lanes_).ok());
+  using kernels::GradientCoverage;
+  for (const auto& wrong : {GradientCoverage{10, 11, 4, 0}, {10, 0, 4, -1}, {0, 0, 0, 1}}) {
     EXPECT_EQ(add_reach(wrong, lanes_).code(), StatusCode::kInvalidArgument);
   }
   EXPECT_EQ(lanes_.queries_reached, 4.0);

@@ -109,7 +109,7 @@ class PublishCost : public testing::Test {
     times_.clear();
     for (int pass = 0; pass < 2; ++pass) {
       added_ = add_record(record, rank_.moba[0], rank_.max_logits[0]).ok() &&
-               add_reach({1, 2, 1, 2}, rank_.moba[0]).ok() && added_;
+               add_reach({2, 1, 2, 1}, rank_.moba[0]).ok() && added_;
       add_pass(event, rank_.ep[0]);
       times_.add(event);
     }

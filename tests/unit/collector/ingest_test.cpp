@@ -53,7 +53,7 @@ class IngestOfTasks : public ::testing::Test {
 
   std::shared_ptr<FakeStoreState> state_{std::make_shared<FakeStoreState>()};
   FakeStore store_{state_};
-  Policy policy_{default_policy()};
+  Policy policy_{policy::default_policy()};
   ManualClock clock_;
   Metrics metrics_;
   Ingest ingest_{store_, policy_, clock_, metrics_, [](const std::string&) { return History{}; }};

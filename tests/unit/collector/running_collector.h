@@ -29,7 +29,7 @@ class RunningCollector {
   // Before start(): what differs from the defaults of a test (20 ms commits, no token).
   ServiceOptions service;
   CollectorOptions options;
-  Policy policy{default_policy()};
+  Policy policy{policy::default_policy()};
   std::shared_ptr<FakeStoreState> fake_store;  // Set: used instead of SQLite.
   // Sessions and ranks are judged on this clock, if set, instead of the clock of the machine.
   std::shared_ptr<ManualClock> manual_clock;

@@ -49,7 +49,7 @@ TEST_F(Start, PassesOnThatTheDatabaseIsNewer) {
   const auto refused = start_service(
       options,
       ServiceOptions{},
-      default_policy(),
+      policy::default_policy(),
       clock_,
       []() -> Expected<std::unique_ptr<store::Store>> { return version_mismatch("newer muster"); },
       [](const std::string&) { return History{}; });

@@ -49,7 +49,7 @@ TEST(Gemm, AgreesWithTheDefinitionForAllTransposes) {
   for (const bool ta : {false, true}) {
     for (const bool tb : {false, true}) {
       Values got = c;
-      gemm(
+      gemm(GemmCall<double>{
           Transpose{ta},
           Transpose{tb},
           kM,
@@ -62,10 +62,10 @@ TEST(Gemm, AgreesWithTheDefinitionForAllTransposes) {
           tb ? kK : kN,
           2.0,
           got.data(),
-          kN);
+          kN});
       EXPECT_LT(distance(got, naive_gemm(ta, tb, kM, kN, kK, 0.5, a, b, 2.0, c)), 1e-14);
       auto narrow = cast<float>(c);
-      gemm(
+      gemm(GemmCall<float>{
           Transpose{ta},
           Transpose{tb},
           kM,
@@ -78,7 +78,7 @@ TEST(Gemm, AgreesWithTheDefinitionForAllTransposes) {
           tb ? kK : kN,
           2.0F,
           narrow.data(),
-          kN);
+          kN});
       EXPECT_LT(distance(narrow, got), 1e-6);
     }
   }
@@ -88,7 +88,7 @@ TEST(Gemm, BetaZeroOverwritesNan) {
   for (const std::int64_t size : {1, 8, 64, 200}) {
     const auto values = cast<float>(normal_values(4, size * size));
     std::vector<float> c(values.size(), std::numeric_limits<float>::quiet_NaN());
-    gemm(
+    gemm(GemmCall<float>{
         Transpose::kNo,
         Transpose::kNo,
         size,
@@ -101,23 +101,23 @@ TEST(Gemm, BetaZeroOverwritesNan) {
         size,
         0.0F,
         c.data(),
-        size);
+        size});
     EXPECT_TRUE(std::all_of(c.begin(), c.end(), [](float x) { return std::isfinite(x); })) << size;
   }
 }
 
 TEST(Gemm, EmptyInnerDimensionOnlyScales) {
   Values c{1, 2, 3, 4};
-  gemm<double>(
-      Transpose::kNo, Transpose::kNo, 2, 2, 0, 1, nullptr, 0, nullptr, 2, 0.5, c.data(), 2);
+  gemm(GemmCall<double>{.m = 2, .n = 2, .ldb = 2, .beta = 0.5, .c = c.data(), .ldc = 2});
   EXPECT_EQ(c, (Values{0.5, 1, 1.5, 2}));
-  gemm<double>(Transpose::kNo, Transpose::kNo, 2, 2, 0, 1, nullptr, 0, nullptr, 2, 0, c.data(), 2);
+  gemm(GemmCall<double>{.m = 2, .n = 2, .ldb = 2, .c = c.data(), .ldc = 2});
   EXPECT_EQ(c, Values(4, 0));
 }
 
 TEST(Gemm, NoRowsTouchNothing) {
   Values c{7};
-  gemm<double>(Transpose::kNo, Transpose::kNo, 0, 1, 3, 1, nullptr, 3, c.data(), 1, 0, c.data(), 1);
+  gemm(
+      GemmCall<double>{.n = 1, .k = 3, .lda = 3, .b = c.data(), .ldb = 1, .c = c.data(), .ldc = 1});
   EXPECT_EQ(c[0], 7);
 }
 

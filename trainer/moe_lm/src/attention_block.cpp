@@ -154,16 +154,9 @@ agent::MobaRecord AttentionBlock::moba_record() const {
   return record;
 }
 
-agent::ReachRecord AttentionBlock::reach() const {
-  const kernels::GradientCoverage found =
-      moba_ ? kernels::moba_gradient_coverage(moba_problem(), selection_, {dmixed_.data()})
-            : kernels::attention_gradient_coverage(attention_shape(), dmixed_.data());
-  agent::ReachRecord record;
-  record.queries = found.queries;
-  record.queries_reached = found.queries_reached;
-  record.blocks = found.blocks;
-  record.blocks_reached = found.blocks_reached;
-  return record;
+kernels::GradientCoverage AttentionBlock::reach() const {
+  return moba_ ? kernels::moba_gradient_coverage(moba_problem(), selection_, {dmixed_.data()})
+               : kernels::attention_gradient_coverage(attention_shape(), dmixed_.data());
 }
 
 bool AttentionBlock::attends(std::int64_t row, std::int64_t key) const {

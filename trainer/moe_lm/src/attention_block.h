@@ -41,7 +41,7 @@ class AttentionBlock {
 
   // Returns how much of the last forward the gradients of the backward() after it reached. Full
   // attention has blocks of one token: it reaches all up to the last token with a gradient.
-  [[nodiscard]] agent::ReachRecord reach() const;
+  [[nodiscard]] kernels::GradientCoverage reach() const;
 
   // Whether some head's last forward attended from token `row` to the block of position `key` of
   // the same sequence; always under full attention.

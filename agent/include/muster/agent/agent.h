@@ -15,6 +15,7 @@
 #include <muster/comm/communicator.h>
 #include <muster/common/clock.h>
 #include <muster/common/expected.h>
+#include <muster/kernels/attention.h>
 #include <muster/optimizer/optimizer.h>
 #include <muster/optimizer/qk_clip.h>
 #include <muster/parallel/experts/event.h>
@@ -108,13 +109,7 @@ struct MobaRecord {
   std::span<const double> gate_margin;           // [heads]
 };
 
-// Gradient coverage of one backward pass of a layer, as counts that add up over passes and ranks.
-struct ReachRecord {
-  std::int64_t queries_reached{0};  // tokens with a non-zero output gradient
-  std::int64_t queries{0};
-  std::int64_t blocks_reached{0};  // (kv head, block) pairs attended by such a token
-  std::int64_t blocks{0};
-};
+using ReachRecord [[deprecated("use kernels::GradientCoverage")]] = kernels::GradientCoverage;
 
 // State of the training loop that a restart restores: data cursor, RNG counters, router bias.
 // Restoring writes into `tensors` and replaces `values`. From a checkpoint of a different number of
@@ -234,7 +229,7 @@ class Agent {
 
   // Folds one backward pass of an attention layer into the step. Ignores layers that are never
   // under block attention: their gradients reach everything.
-  virtual void record_reach(std::size_t layer_index, const ReachRecord& record) = 0;
+  virtual void record_reach(std::size_t layer_index, const kernels::GradientCoverage& coverage) = 0;
 
   // Folds one pass of an MoE layer over ModelInfo::expert_ranks ranks into the step. All ranks of
   // the group record the same passes. Does nothing if expert_ranks is 0.

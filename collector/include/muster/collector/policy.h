@@ -4,3 +4,9 @@
 #pragma once
 
 #include <muster/policy/policy.h>
+
+namespace muster::collector {
+
+using namespace policy;  // NOLINT(google-build-using-namespace): the old names, for one release
+
+}  // namespace muster::collector

@@ -22,7 +22,7 @@
 #include <string_view>
 #include <vector>
 
-namespace muster::collector {
+namespace muster::policy {
 
 enum class ActionKind : std::uint8_t {
   kRecord,         // The finding's own event is enough.
@@ -132,4 +132,4 @@ struct PolicyState {
 // a restart of the collector. Other events are ignored.
 void replay(const Event& event, PolicyState& state);
 
-}  // namespace muster::collector
+}  // namespace muster::policy

@@ -135,8 +135,8 @@ void merge_partial_attention(
 struct GradientCoverage {
   std::int64_t queries{0};
   std::int64_t queries_reached{0};  // with a non-zero output gradient
-  std::int64_t blocks{0};
-  std::int64_t blocks_reached{0};  // attended to by such a query
+  std::int64_t blocks{0};           // (kv head, block) pairs
+  std::int64_t blocks_reached{0};   // attended to by such a query
 };
 
 // ---- sequences of one length --------------------------------------------------------------------

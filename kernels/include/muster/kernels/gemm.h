@@ -15,7 +15,28 @@ enum class Transpose : bool { kNo = false, kYes = true };
 // C[m, n] = alpha * op(A) * op(B) + beta * C, op(A) is [m, k], op(B) is [k, n].
 // `lda` etc. are row strides of the matrices as stored. beta = 0 overwrites C even where it is NaN.
 template <typename T>
-void gemm(
+struct GemmCall {
+  Transpose transpose_a{Transpose::kNo};
+  Transpose transpose_b{Transpose::kNo};
+  std::int64_t m{0};
+  std::int64_t n{0};
+  std::int64_t k{0};
+  T alpha{1};
+  const T* a{nullptr};
+  std::int64_t lda{0};
+  const T* b{nullptr};
+  std::int64_t ldb{0};
+  T beta{0};
+  T* c{nullptr};
+  std::int64_t ldc{0};
+};
+
+template <typename T>
+void gemm(const GemmCall<T>& call);
+
+// Forwards for one release.
+template <typename T>
+[[deprecated("pass a GemmCall")]] void gemm(
     Transpose transpose_a,
     Transpose transpose_b,
     std::int64_t m,
@@ -28,7 +49,9 @@ void gemm(
     std::int64_t ldb,
     T beta,
     T* c,
-    std::int64_t ldc);
+    std::int64_t ldc) {
+  gemm(GemmCall<T>{transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc});
+}
 
 // y[tokens, out] = x[tokens, in] * weight[out, in]^T
 template <typename T>

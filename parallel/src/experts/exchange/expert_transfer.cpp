@@ -71,7 +71,7 @@ Status ExpertTransfer::prefetch(
   } else {
     MUSTER_RETURN_IF_ERROR(barrier_.wait("prefetch, exit", deadline));
   }
-  count_bytes(plan, size_bytes(pool_->weight_type()), Direction::kToSlots);
+  count_bytes(plan, size_bytes(pool_->weight_type(), 1), Direction::kToSlots);
   return {};
 }
 
@@ -142,7 +142,7 @@ void ExpertTransfer::push_weights(const EpLayerMemory& layer, int expert, int pe
   const std::span<const EpProjection> projections = pool_->projections();
   for (std::size_t p = 0; p < projections.size(); ++p) {
     const auto bytes =
-        static_cast<std::size_t>(elements(projections[p]) * size_bytes(pool_->weight_type()));
+        static_cast<std::size_t>(size_bytes(pool_->weight_type(), elements(projections[p])));
     std::memcpy(
         pool_->slots(peer, p) + static_cast<std::size_t>(slot) * bytes,
         heap_.pointer(heap_.rank(), layer.projections[p].home_offset) + local * bytes,

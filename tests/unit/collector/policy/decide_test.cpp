@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace muster::collector {
+namespace muster::policy {
 
 namespace {
 
@@ -173,4 +173,4 @@ TEST(Policy, StateIsRebuiltFromStoredEvents) {
   EXPECT_EQ(rebuilt, state);
 }
 
-}  // namespace muster::collector
+}  // namespace muster::policy

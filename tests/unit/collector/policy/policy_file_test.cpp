@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-namespace muster::collector {
+namespace muster::policy {
 
 namespace {
 
@@ -143,4 +143,4 @@ TEST(PolicyFile, BrokenYamlNamesTheLine) {
   EXPECT_TRUE(error_of("just text").starts_with("p.yaml:1: policy: "));
 }
 
-}  // namespace muster::collector
+}  // namespace muster::policy

@@ -153,7 +153,7 @@ TEST_P(NewtonSchulzBatch, CommutesWithRotationsOfRows) {
   const auto rotated = [&](const std::vector<float>& matrix) {
     const auto from = cast<double>(matrix);
     test::Values to(from.size());
-    gemm(
+    gemm(GemmCall<double>{
         Transpose::kNo,
         Transpose::kNo,
         24,
@@ -166,7 +166,7 @@ TEST_P(NewtonSchulzBatch, CommutesWithRotationsOfRows) {
         50,
         0.0,
         to.data(),
-        50);
+        50});
     return cast<float>(to);
   };
   EXPECT_LT(distance(run(rotated(x), 24, 50), rotated(run(x, 24, 50))), near());

@@ -183,7 +183,7 @@ class SpectralMatrix {
     const auto m = static_cast<std::int64_t>(rows_);
     const auto n = static_cast<std::int64_t>(cols_);
     const auto k = static_cast<std::int64_t>(values.size());
-    gemm(
+    gemm(GemmCall<double>{
         Transpose::kYes,
         Transpose::kNo,
         m,
@@ -196,7 +196,7 @@ class SpectralMatrix {
         n,
         0.0,
         x.data(),
-        n);
+        n});
     return x;
   }
 
