@@ -61,8 +61,8 @@ void choose_core_again() {}
   }
 }
 
-CBLAS_TRANSPOSE to_blas(bool transpose) {
-  return transpose ? CblasTrans : CblasNoTrans;
+CBLAS_TRANSPOSE to_blas(Transpose transpose) {
+  return transpose == Transpose::kYes ? CblasTrans : CblasNoTrans;
 }
 
 blasint to_blas(std::int64_t size) {
