@@ -97,7 +97,7 @@ Status SaveCoordinator::finish(
       world_,
       mine,
       "the last checkpoint",
-      Deadline::after(limit.remaining() + collective_timeout_));
+      Deadline::after(limit.remaining()).extended(collective_timeout_));
 }
 
 Status SaveCoordinator::resolve_last(

@@ -59,6 +59,12 @@ TEST(Deadline, FutureDeadlineCountsDown) {
   EXPECT_LE(deadline.remaining(), hours{1});
 }
 
+TEST(Deadline, OneBeyondTheClockNeverComes) {
+  EXPECT_EQ(Deadline::after(nanoseconds::max()).at, MonotonicTime::max());
+  EXPECT_EQ(Deadline{}.extended(seconds{1}).at, MonotonicTime::max());
+  EXPECT_FALSE(Deadline::after(Deadline{}.remaining()).expired());
+}
+
 TEST(Deadline, FollowsTheGivenClock) {
   ManualClock clock;
   const Deadline deadline = Deadline::after(std::chrono::seconds{2}, clock);

@@ -61,8 +61,9 @@ class ManualClock final : public Clock {
 
 [[nodiscard]] std::int64_t unix_ns(WallTime time);
 
-// A time after which a wait gives up; by default never. The members without a clock read
-// Clock::system(), which is also the clock of every wait in the kernel (futex, poll).
+// A time after which a wait gives up; by default never. Sums that leave the range of the clock mean
+// never, too. The members without a clock read Clock::system(), which is also the clock of every
+// wait in the kernel (futex, poll).
 struct Deadline {
   MonotonicTime at{MonotonicTime::max()};
 
@@ -71,7 +72,11 @@ struct Deadline {
   }
 
   [[nodiscard]] static Deadline after(std::chrono::nanoseconds duration, const Clock& clock) {
-    return Deadline{clock.now() + duration};
+    return Deadline{clock.now()}.extended(duration);
+  }
+
+  [[nodiscard]] Deadline extended(std::chrono::nanoseconds by) const {
+    return by > MonotonicTime::max() - at ? Deadline{} : Deadline{at + by};
   }
 
   [[nodiscard]] bool expired() const { return expired(Clock::system()); }
