@@ -250,7 +250,7 @@ void rewrite_as_old(const std::filesystem::path& saved, const std::filesystem::p
     ASSERT_TRUE((*pieces)->read_part(tensor.name, 0, memory.back()).ok());
     state.tensors.push_back(
         {tensor.name,
-         tensor.dtype,
+         parse_safetensors_dtype(tensor.dtype).value(),
          tensor.shape,
          tensor.global_shape,
          tensor.offset,
@@ -263,7 +263,7 @@ void rewrite_as_old(const std::filesystem::path& saved, const std::filesystem::p
   }
   state.values["agent.applied_steps"] = "4";
   const auto writer =
-      checkpoint::Writer::create({root, "reshard", *generation, 0, 1, "incarnation", 3});
+      checkpoint::Writer::create({root, {"reshard", *generation, Rank{0}, "incarnation"}, 1, 3});
   ASSERT_TRUE(writer.ok()) << writer.status().to_string();
   ASSERT_TRUE((*writer)->begin(1, details->info.step, state).ok());
   ASSERT_TRUE((*writer)->wait(std::chrono::seconds{20}).ok());
