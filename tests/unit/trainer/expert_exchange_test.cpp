@@ -179,6 +179,33 @@ TEST(MoeLmRouter, LossesThatBalanceLeaveLessImbalance) {
   EXPECT_LT(last_maxvio(options), 0.8 * free);
 }
 
+// Norm of the first step's gradient on one rank.
+double first_gradient_norm(const TrainOptions& options) {
+  const auto group = comm::make_local_group(1);
+  TrainSetup setup;
+  setup.options = options;
+  setup.text = &sample_text();
+  setup.agent.identity = {"test", Generation{1}, Rank{0}, "incarnation"};
+  const auto loop = TrainingLoop::start(*group.front(), setup);
+  EXPECT_TRUE(loop.ok()) << loop.status().to_string();
+  const auto verdict = (*loop)->step();
+  EXPECT_TRUE(verdict.ok()) << verdict.status().to_string();
+  return verdict->gradient_norm;
+}
+
+TEST(MoeLmRouter, AuxiliaryLossesWeighTheSameWhateverShareOfTokensHasLoss) {
+  TrainOptions options = paged_options();
+  options.experts.z_loss = 1000;  // The loss of the text hardly counts beside it.
+  const double of_all = first_gradient_norm(options);
+  for (const std::int64_t every : {4, 16}) {
+    options.loss_every = every;
+    EXPECT_NEAR(first_gradient_norm(options) / of_all, 1.0, 0.02) << every;
+  }
+  options.loss_every = 1;
+  options.micro_batches = 2;
+  EXPECT_NEAR(first_gradient_norm(options) / of_all, 1.0, 0.02);
+}
+
 TEST(MoeLmRouter, SigmoidScoresASharedExpertAndAZLossTrain) {
   TrainOptions options = paged_options();
   options.model.shared_experts = 1;

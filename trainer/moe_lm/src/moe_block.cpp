@@ -38,6 +38,9 @@ MoeBlock::MoeBlock(
     std::int64_t layer)
     : shape_(options.model),
       options_(options.experts),
+      loss_share_(
+          static_cast<double>(tokens_with_loss(options)) /
+          static_cast<double>(options.model.sequence)),
       layer_(layer),
       weights_(&weights),
       runtime_(&runtime),
@@ -207,11 +210,11 @@ Status MoeBlock::forward(std::span<float> x, agent::Agent& agent) {
   return {};
 }
 
-// Losses are means over tokens, the gradients here are sums over them that the step divides by the
-// job's tokens.
+// Losses are means over all tokens of the pass. The step divides gradients by the job's tokens with
+// loss, so they are multiplied by this pass's share of those.
 void MoeBlock::add_auxiliary_gradients(double loss_scale) {
   auxiliary_loss_ = 0;
-  const double per_token = static_cast<double>(tokens_) * loss_scale;
+  const double per_token = static_cast<double>(tokens_) * loss_share_ * loss_scale;
   if (options_.switch_loss > 0) {
     const std::vector<double> counts(counts_.begin(), counts_.end());
     auxiliary_loss_ += options_.switch_loss * parallel::switch_loss<float>(

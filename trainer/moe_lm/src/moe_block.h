@@ -69,6 +69,7 @@ class MoeBlock {
 
   ModelShape shape_;
   ExpertOptions options_;
+  double loss_share_;  // tokens with loss over all tokens
   std::int64_t layer_;
   Weights* weights_;
   ExpertRuntime* runtime_;

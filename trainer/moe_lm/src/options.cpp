@@ -131,6 +131,11 @@ Status validate_task(const TrainOptions& options, int world_size) {
 
 }  // namespace
 
+std::int64_t tokens_with_loss(const TrainOptions& options) {
+  return options.needle_pairs > 0 ? kQuestionsPerNeedle * options.needle_pairs
+                                  : options.model.sequence / options.loss_every;
+}
+
 void choose_ep_size(TrainOptions& options, int world_size) {
   if (options.ep_size == 0) {
     const bool two_fit = world_size % 2 == 0 && options.model.experts % 2 == 0;

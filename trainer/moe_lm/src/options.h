@@ -71,6 +71,9 @@ struct TrainOptions {
 // Replaces an ep_size of 0 by the default for `world_size`.
 void choose_ep_size(TrainOptions& options, int world_size);
 
+// Number of tokens in a sequence that count in the loss.
+[[nodiscard]] std::int64_t tokens_with_loss(const TrainOptions& options);
+
 // Returns kInvalidArgument naming the flag that does not fit the model, the world or other flags.
 [[nodiscard]] Status validate(const TrainOptions& options, int world_size);
 

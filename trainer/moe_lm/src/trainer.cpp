@@ -241,10 +241,7 @@ void Trainer::skip_left_out_batch() {
 }
 
 std::int64_t Trainer::tokens_per_rank() const {
-  const std::int64_t with_loss = options_.needle_pairs > 0
-                                     ? kQuestionsPerNeedle * options_.needle_pairs
-                                     : options_.model.sequence / options_.loss_every;
-  return options_.batch / world_.size() * with_loss;
+  return options_.batch / world_.size() * tokens_with_loss(options_);
 }
 
 // Flags that give the cursor its meaning: with other values it would point at other text.
