@@ -102,8 +102,9 @@ std::vector<Event> StepEvents::from_verdict(
   if (verdict.skip) {
     events.push_back(skip_event(step, verdict, lanes));
   }
-  if (!verdict.head_gammas.empty()) {
+  if (!verdict.skip && qk_clips_.observe(step, !verdict.head_gammas.empty())) {
     events.push_back(qk_clip_event(step, verdict, lanes, threshold));
+    events.back().inputs["clipped_steps"] = static_cast<double>(qk_clips_.take_steps(step));
   }
   if (verdict.diverged) {
     events.push_back(make(

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Events of a verdict, for the reporting rank.
 //
-// Sans-I/O; not thread-safe. Gradient clips, and spikes that ZClip clipped, are reported at their
-// onset, at most every kClipEventSteps steps each, with the number of such steps since the last
+// Sans-I/O; not thread-safe. Gradient clips, QK-clips and spikes that ZClip clipped are reported at
+// their onset, at most every kClipEventSteps steps each, with the number of such steps since the last
 // event; every other kind is reported every time.
 #pragma once
 
@@ -42,6 +42,7 @@ class StepEvents {
   void add_spike(std::int64_t step, const Verdict& verdict, std::vector<Event>& events);
 
   Onset clips_;
+  Onset qk_clips_;
   Onset spikes_;
 };
 

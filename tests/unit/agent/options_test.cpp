@@ -205,6 +205,28 @@ TEST(StepEvents, ClipsAreToldWhenTheySetInAndNotEveryStep) {
   EXPECT_EQ(later[0].inputs.at("clipped_steps"), StepEvents::kClipEventSteps / 2.0);
 }
 
+TEST(StepEvents, AQkClipThatLastsIsReportedOnceAtItsOnset) {
+  StepEvents events;
+  Verdict clipped;
+  clipped.head_gammas = {{0.5, 1.0}};
+  ReducedLanes lanes;
+  lanes.max_logits = {{200.0, 80.0}};
+  std::vector<Event> reported;
+  for (std::int64_t step = 0; step < 3 * StepEvents::kClipEventSteps; ++step) {
+    for (Event& event : events.from_verdict(step, clipped, lanes, 100.0)) {
+      reported.push_back(std::move(event));
+    }
+  }
+  ASSERT_EQ(reported.size(), 1U);
+  EXPECT_EQ(reported[0].kind, event_kind::kQkClip);
+  EXPECT_EQ(reported[0].inputs.at("heads"), 1.0);
+  EXPECT_EQ(reported[0].inputs.at("logit_max"), 200.0);
+  EXPECT_TRUE(events.from_verdict(300, Verdict{}, lanes, 100.0).empty());
+  const auto again = events.from_verdict(301, clipped, lanes, 100.0);
+  ASSERT_EQ(again.size(), 1U);
+  EXPECT_EQ(again[0].inputs.at("clipped_steps"), 300.0);
+}
+
 TEST(StepEvents, ASpikeIsAWarningWithItsReason) {
   StepEvents events;
   Verdict spike;
