@@ -5,6 +5,7 @@
 #include <muster/collector/collector.h>
 #include <muster/common/clock.h>
 #include <muster/common/log.h>
+#include <muster/common/signals.h>
 #include <muster/dashboard/server.h>
 
 #include <CLI/CLI.hpp>
@@ -30,8 +31,11 @@ class StopSignals {
  public:
   StopSignals() {
     sigemptyset(&set_);
-    sigaddset(&set_, SIGTERM);
-    sigaddset(&set_, SIGINT);
+    for (const int number : {SIGTERM, SIGINT}) {
+      if (!ignores_signal(number)) {
+        sigaddset(&set_, number);
+      }
+    }
     ::pthread_sigmask(SIG_BLOCK, &set_, nullptr);
     ::signal(SIGPIPE, SIG_IGN);
   }

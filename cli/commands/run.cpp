@@ -5,6 +5,7 @@
 #include <muster/common/address.h>
 #include <muster/common/log.h>
 #include <muster/common/random.h>
+#include <muster/common/signals.h>
 #include <muster/launcher/launcher.h>
 #include <muster/launcher/wire_event_sink.h>
 
@@ -54,26 +55,23 @@ void handle_stop_signal(int /*number*/) {
 }
 
 void install_stop_handlers() {
-  struct sigaction action {};
-
-  action.sa_handler = handle_stop_signal;
-  sigemptyset(&action.sa_mask);
   for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
-    ::sigaction(number, &action, nullptr);
+    handle_signal(number, handle_stop_signal);
   }
   ::signal(SIGPIPE, SIG_IGN);
 }
 
-std::chrono::nanoseconds seconds(double value) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(value));
-}
-
 Status check_numbers(const RunFlags& flags) {
   if (!(flags.restart_window_s > 0)) {
-    return invalid_argument("--restart-window must be more than 0 seconds");
+    return invalid_argument(
+        "--restart-window must be more than 0 seconds, got ", flags.restart_window_s);
   }
   if (!(flags.grace_s >= 0) || !(flags.failure_grace_s >= 0)) {
-    return invalid_argument("--grace and --failure-grace cannot be negative");
+    return invalid_argument(
+        "--grace and --failure-grace must be at least 0 seconds, got ",
+        flags.grace_s,
+        " and ",
+        flags.failure_grace_s);
   }
   if (flags.options.process_count < 1) {
     return invalid_argument("--nproc-per-node must be at least 1");
@@ -115,9 +113,9 @@ Expected<int> run(RunFlags& flags, const Tail& program) {
   MUSTER_RETURN_IF_ERROR(check_one_host(flags));
   LauncherOptions& options = flags.options;
   options.program = program;
-  options.restart_window = seconds(flags.restart_window_s);
-  options.grace = seconds(flags.grace_s);
-  options.failure_grace = seconds(flags.failure_grace_s);
+  options.restart_window = nanoseconds_from(flags.restart_window_s);
+  options.grace = nanoseconds_from(flags.grace_s);
+  options.failure_grace = nanoseconds_from(flags.failure_grace_s);
   options.jitter_seed = std::hash<std::string>{}(random_hex_id());
   if (options.run_id.empty()) {
     options.run_id = "run-" + random_hex_id().substr(0, 8);

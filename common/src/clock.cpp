@@ -41,6 +41,15 @@ void ManualClock::advance(std::chrono::nanoseconds by) {
   elapsed_ += by;
 }
 
+std::chrono::nanoseconds nanoseconds_from(double seconds) {
+  constexpr double kMax = 9.2e9;
+  using std::chrono::nanoseconds;
+  if (seconds > kMax || seconds < -kMax) {
+    return seconds > 0 ? nanoseconds::max() : nanoseconds::min();
+  }
+  return std::chrono::duration_cast<nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
 std::int64_t unix_ns(WallTime time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/src/rank_process.h"
 
+#include <muster/common/signals.h>
+
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -50,7 +52,10 @@ struct ChildSetup {
 
   reset.sa_handler = SIG_DFL;
   for (int number = 1; number < NSIG; ++number) {
-    ::sigaction(number, &reset, nullptr);
+    // The launcher itself ignores SIGPIPE; what else is ignored was so before it started.
+    if (number == SIGPIPE || !ignores_signal(number)) {
+      ::sigaction(number, &reset, nullptr);
+    }
   }
   sigset_t none;
   sigemptyset(&none);

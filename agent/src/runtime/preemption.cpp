@@ -2,6 +2,8 @@
 // SIGTERM and SIGINT become a request that the next step's verdict carries to all ranks.
 #include "agent/src/runtime/runtime.h"
 
+#include <muster/common/signals.h>
+
 #include <unistd.h>
 
 #include <atomic>
@@ -26,19 +28,10 @@ void handle(int signal_number) {
   }
 }
 
-void install(int signal_number, void (*handler)(int)) {
-  struct sigaction action {};
-
-  action.sa_handler = handler;
-  ::sigemptyset(&action.sa_mask);
-  action.sa_flags = SA_RESTART;
-  ::sigaction(signal_number, &action, nullptr);
-}
-
 void install_all() {
-  install(SIGTERM, &handle);
-  install(SIGINT, &handle);
-  install(SIGPIPE, SIG_IGN);
+  handle_signal(SIGTERM, &handle, SA_RESTART);
+  handle_signal(SIGINT, &handle, SA_RESTART);
+  handle_signal(SIGPIPE, SIG_IGN, SA_RESTART);
 }
 
 }  // namespace

@@ -20,11 +20,6 @@ double smooth(double before, double now) {
   return before <= 0 ? now : before + kSmoothing * (now - before);
 }
 
-std::chrono::nanoseconds times(double count, double interval_s) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-      std::chrono::duration<double>(count * interval_s));
-}
-
 }  // namespace
 
 void RankLiveness::observe(
@@ -73,7 +68,7 @@ void RankLiveness::forget(std::int64_t generation, std::int32_t rank) {
 
 std::chrono::nanoseconds RankLiveness::allowance(const RankState& state) const {
   return std::clamp(
-      times(options_.silence_intervals, state.interval_s),
+      nanoseconds_from(options_.silence_intervals * state.interval_s),
       options_.silence_min,
       options_.silence_max);
 }
@@ -116,8 +111,8 @@ std::vector<Finding> RankLiveness::judge(MonotonicTime now) {
 void RankLiveness::judge_progress(MonotonicTime now, std::vector<Finding>& findings) {
   const bool heard =
       std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return !rank.second.lost; });
-  const std::chrono::nanoseconds allowed =
-      std::max(options_.progress_min, times(options_.progress_intervals, step_interval_s_));
+  const std::chrono::nanoseconds allowed = std::max(
+      options_.progress_min, nanoseconds_from(options_.progress_intervals * step_interval_s_));
   const std::chrono::nanoseconds stall = now - step_at_;
   // Before the first step a job loads data and compiles; how long that takes is not known here.
   if (stalled_ || !heard || step_ < 0 || stall <= allowed) {

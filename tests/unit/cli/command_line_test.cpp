@@ -163,6 +163,50 @@ TEST_F(CommandLine, RunTurnsSigtermIntoASaveAndEndsWith75) {
   expect_part(result.out, "[1] saved\n");
 }
 
+TEST_F(CommandLine, RunKeepsIgnoringASignalThatWasIgnoredWhenItStarted) {
+  const std::string go = (folder_ / "go").string();
+  auto* const before = std::signal(SIGHUP, SIG_IGN);  // As nohup does.
+  Program program{
+      {"run",
+       "--nproc-per-node",
+       "1",
+       "--checkpoint-root",
+       folder_.string(),
+       "--",
+       "/bin/sh",
+       "-c",
+       "kill -HUP $$; echo up; while [ ! -e " + go + " ]; do sleep 0.01; done"}};
+  std::signal(SIGHUP, before);
+  ASSERT_TRUE(program.wait_for_output("[0] up"));
+  program.signal(SIGHUP);
+  std::ofstream{go} << "\n";
+  const ProgramResult result = program.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+}
+
+TEST_F(CommandLine, RunWaitsForASaveAsLongAsAnInfiniteGraceAllows) {
+  for (const char* grace : {"inf", "1e10"}) {
+    SCOPED_TRACE(grace);
+    Program program{
+        {"run",
+         "--nproc-per-node",
+         "1",
+         "--grace",
+         grace,
+         "--checkpoint-root",
+         folder_.string(),
+         "--",
+         "/bin/sh",
+         "-c",
+         "trap 'sleep 0.2; echo saved; exit 75' TERM; echo up; while :; do sleep 0.01; done"}};
+    ASSERT_TRUE(program.wait_for_output("[0] up"));
+    program.signal(SIGTERM);
+    const ProgramResult result = program.wait();
+    EXPECT_EQ(result.exit_code, 75) << result.out;
+    expect_part(result.out, "[0] saved\n");
+  }
+}
+
 TEST_F(CommandLine, RunSurvivesAClosedStdout) {
   const std::string command = std::string{MUSTER_EXECUTABLE} +
                               " run --nproc-per-node 1 --run-id moby --checkpoint-root " +

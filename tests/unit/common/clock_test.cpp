@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace muster {
 
 namespace {
@@ -57,6 +59,16 @@ TEST(Deadline, FutureDeadlineCountsDown) {
   EXPECT_FALSE(deadline.expired());
   EXPECT_GT(deadline.remaining(), hours{1} - seconds{30});
   EXPECT_LE(deadline.remaining(), hours{1});
+}
+
+TEST(Clock, SecondsBeyondTheRangeBecomeTheLongestDuration) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(nanoseconds_from(1.5), milliseconds{1500});
+  EXPECT_EQ(nanoseconds_from(-0.25), milliseconds{-250});
+  for (const double much : {1e10, 1e300, kInfinity}) {
+    EXPECT_EQ(nanoseconds_from(much), nanoseconds::max());
+    EXPECT_EQ(nanoseconds_from(-much), nanoseconds::min());
+  }
 }
 
 TEST(Deadline, OneBeyondTheClockNeverComes) {

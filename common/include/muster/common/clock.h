@@ -61,6 +61,10 @@ class ManualClock final : public Clock {
 
 [[nodiscard]] std::int64_t unix_ns(WallTime time);
 
+// Converts seconds, which must not be NaN. Values beyond 292 years, infinities included, become the
+// longest duration.
+[[nodiscard]] std::chrono::nanoseconds nanoseconds_from(double seconds);
+
 // A time after which a wait gives up; by default never. Sums that leave the range of the clock mean
 // never, too. The members without a clock read Clock::system(), which is also the clock of every
 // wait in the kernel (futex, poll).
