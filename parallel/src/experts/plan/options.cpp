@@ -81,7 +81,7 @@ Status check_slots(const EpShape& shape, const EpBalance& balance) {
         shape.slot_count(),
         "at least ",
         needed,
-        " in the compact layout, which has no rows for experts without a slot");
+        " in the compact layout, which has no rows for experts without a slot (the full one has)");
   }
   return {};
 }

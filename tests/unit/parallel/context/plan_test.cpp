@@ -68,7 +68,7 @@ TEST(ContextPlan, BadOffsetsAndRanksAreNamed) {
   };
   EXPECT_NE(message({0, 5, 3}, 2).find("cu[2] is 3, less than cu[1] = 5"), std::string::npos);
   EXPECT_NE(message({1, 5}, 2).find("cu must begin with 0"), std::string::npos);
-  EXPECT_NE(message({0, 5}, 0).find("ranks is 0"), std::string::npos);
+  EXPECT_NE(message({0, 5}, 0).find("ranks must be at least 1, got 0"), std::string::npos);
 }
 
 }  // namespace

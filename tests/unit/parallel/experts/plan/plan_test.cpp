@@ -292,21 +292,31 @@ TEST(PlanRefuses, ShapesThatCannotBe) {
   EXPECT_THAT(message([](auto& s, auto&) { s.ranks = 129; }), HasSubstr("must be 1..128"));
   EXPECT_THAT(
       message([](auto& s, auto&) { s.top_k = 9; }), HasSubstr("must be 1..8 with 8 experts"));
-  EXPECT_THAT(message([](auto& s, auto&) { s.tokens_max = 0; }), HasSubstr("tokens_max is 0"));
+  EXPECT_THAT(
+      message([](auto& s, auto&) { s.tokens_max = 0; }),
+      HasSubstr("tokens_max must be 1..1073741823 with top_k 2 "));
   EXPECT_THAT(
       message([](auto& s, auto&) { s.tokens_max = std::int64_t{1} << 31; }),
       HasSubstr("counted in 32 bits"));
-  EXPECT_THAT(message([](auto& s, auto&) { s.padding = 0; }), HasSubstr("padding is 0"));
+  EXPECT_THAT(
+      message([](auto& s, auto&) { s.padding = 0; }),
+      HasSubstr("padding must be 1..1048576, got 0"));
   EXPECT_THAT(message([](auto& s, auto&) { s.slots = 3; }), HasSubstr("slots must be 0..2 "));
   EXPECT_THAT(
       message([](auto& s, auto&) {
         s.compact = true;
         s.slots = 1;
       }),
-      HasSubstr("give it 2 slots"));
+      HasSubstr("slots must be at least 2 in the compact layout"));
   EXPECT_THAT(message([](auto&, auto& b) { b.tolerance = -0.1; }), HasSubstr("tolerance"));
-  EXPECT_THAT(message([](auto&, auto& b) { b.homes_max = 0; }), HasSubstr("homes_max is 0"));
-  EXPECT_THAT(message([](auto&, auto& b) { b.speeds = {1, 1}; }), HasSubstr("of all 4"));
+  EXPECT_THAT(
+      message([](auto&, auto& b) { b.homes_max = 0; }),
+      HasSubstr("homes_max must be 1..128, got 0"));
+  EXPECT_THAT(
+      message([](auto&, auto& b) {
+        b.speeds = {1, 1};
+      }),
+      HasSubstr("one for each of the 4 ranks"));
   EXPECT_THAT(message([](auto&, auto& b) { b.speeds = {1, 1, -1, 1}; }), HasSubstr("speeds[2]"));
   EXPECT_THAT(message([](auto&, auto& b) { b.speeds = {0, 0, 0, 0}; }), HasSubstr("all 0"));
   EXPECT_THAT(message([](auto&, auto& b) { b.capacity_max = 0.5; }), HasSubstr("capacity_max"));
@@ -315,7 +325,7 @@ TEST(PlanRefuses, ShapesThatCannotBe) {
         b.speeds = {1, 1, 1, 3};
         b.capacity_max = 1.5;
       }),
-      HasSubstr("the speeds need 2.0"));
+      HasSubstr("at least 2.03125 for these speeds, got 1.5"));
 }
 
 class PlanRefusesChoices : public ::testing::Test {
@@ -346,7 +356,7 @@ TEST_F(PlanRefusesChoices, ThatNameNoExpert) {
   EXPECT_THAT(
       refuse({0, 2, 3, -1}),
       HasSubstr("rank 1, token 1, choice 1: the expert must be 0..3, got -1"));
-  EXPECT_THAT(refuse({0, 4, 3, 1}), HasSubstr("token 0, choice 1 is expert 4"));
+  EXPECT_THAT(refuse({0, 4, 3, 1}), HasSubstr("token 0, choice 1: the expert must be 0..3, got 4"));
 }
 
 TEST_F(PlanRefusesChoices, ThatDoNotAgreeWithTheCounts) {
@@ -355,7 +365,9 @@ TEST_F(PlanRefusesChoices, ThatDoNotAgreeWithTheCounts) {
 }
 
 TEST_F(PlanRefusesChoices, OfTooManyOrHalfTokens) {
-  EXPECT_THAT(refuse({0, 2, 3}), HasSubstr("3 choices"));
+  EXPECT_THAT(
+      refuse({0, 2, 3}),
+      HasSubstr("choices of rank 1 must be top_k 2 times at most tokens_max 2, got 3"));
   EXPECT_THAT(refuse({0, 2, 3, 1, 0, 1}), HasSubstr("at most tokens_max 2"));
   EXPECT_THAT(refuse({0, 2, 3, 1}, 2), HasSubstr("rank 2, there are 2"));
 }

@@ -126,10 +126,10 @@ TEST(EpSizes, RefuseWhatIsNoLayer) {
   EXPECT_THAT(ep_sizes(layer).status().message(), HasSubstr("multiple of the 7 ranks"));
   layer = layer_of(384, 8, 8);
   layer.hidden = 0;
-  EXPECT_THAT(ep_sizes(layer).status().message(), HasSubstr("hidden is 0"));
+  EXPECT_THAT(ep_sizes(layer).status().message(), HasSubstr("hidden must be 1..16777216, got 0"));
   layer.hidden = 8;
   layer.ffn = -1;
-  EXPECT_THAT(ep_sizes(layer).status().message(), HasSubstr("ffn is -1"));
+  EXPECT_THAT(ep_sizes(layer).status().message(), HasSubstr("ffn must be 1..16777216, got -1"));
 }
 
 }  // namespace

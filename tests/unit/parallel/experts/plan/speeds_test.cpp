@@ -95,7 +95,9 @@ TEST(PlanCapacities, ASecondHomeComesInOnlyWhereItIsAllowed) {
 
   EpShape compact = shape;
   compact.compact = true;
-  EXPECT_THAT(check(compact, balance).message(), HasSubstr("give it 3 slots"));
+  EXPECT_THAT(
+      check(compact, balance).message(),
+      HasSubstr("slots must be at least 3 in the compact layout"));
   compact.slots = 3;
   const EpPlan slotted = plan_of(compact, balance, choices, 1);
   EXPECT_EQ(slotted.statistics.overflow_groups, 0);
