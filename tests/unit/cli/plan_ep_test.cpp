@@ -294,7 +294,7 @@ TEST_F(PlanEpReplay, SaysWhichPlansAPlannerCannotMake) {
 TEST_F(PlanEpReplay, RefusesDamageAndOptionsInOneSentence) {
   record();
   expect_refused({"replay", path(), "--slots", "9"}, 2, "slots must be 0..4 ");
-  expect_refused({"replay", path(), "--speeds", "1,1"}, 2, "of all 4");
+  expect_refused({"replay", path(), "--speeds", "1,1"}, 2, "one for each of the 4 ranks");
   expect_refused({"replay", (folder_ / "none.ep").string()}, 1, "no such file");
   std::fstream file{path(), std::ios::in | std::ios::out | std::ios::binary};
   file.seekp(static_cast<std::streamoff>(fs::file_size(path()) / 2));
