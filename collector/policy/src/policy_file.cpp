@@ -4,6 +4,7 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <initializer_list>
@@ -265,7 +266,8 @@ Policy read_policy(const YAML::Node& root) {
 
 Expected<Policy> parse_policy(std::string_view yaml, const std::string& source) {
   const auto invalid = [&source](int line, const std::string& what) {
-    return invalid_argument(source, ":", line, ": ", what);
+    // YAML has no position for what is missing, such as the root of an empty file.
+    return invalid_argument(source, ":", std::max(line, 1), ": ", what);
   };
   try {
     return read_policy(YAML::Load(std::string{yaml}));

@@ -163,9 +163,12 @@ bool decode_record(
   visit_statistics(record.statistics, [&in](auto& field) {
     field = in.take<std::remove_reference_t<decltype(field)>>();
   });
-  record.counts.resize(size(shape.ranks) * size(shape.experts));
+  const std::size_t counts = size(shape.ranks) * size(shape.experts);
+  // Before the allocation: the shape of a small file may ask for 512 MiB.
+  const bool has_counts = in.left() >= counts * sizeof(std::int32_t);
+  record.counts.resize(has_counts ? counts : 0);
   in.take_all(std::span{record.counts});
-  const bool fits = in.ok() && in.left() >= kHashBytes && record.rank >= 0 &&
+  const bool fits = has_counts && in.ok() && in.left() >= kHashBytes && record.rank >= 0 &&
                     record.rank < shape.ranks && record.tokens >= 0 &&
                     record.tokens <= shape.tokens_max;
   const std::size_t width = shape.experts <= kShortExperts ? 2 : 4;

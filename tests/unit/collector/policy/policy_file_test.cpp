@@ -38,6 +38,10 @@ TEST(PolicyFile, DirectoryIsRefused) {
   EXPECT_FALSE(load_policy(std::filesystem::temp_directory_path()).ok());
 }
 
+TEST(PolicyFile, AnEmptyFileIsRefusedAtItsFirstLine) {
+  EXPECT_EQ(error_of(""), "p.yaml:1: policy: must be a map");
+}
+
 TEST(PolicyFile, StopIsADryRunUnlessTheFileMeansIt) {
   const auto rehearsed = parse_policy(
       kHead + "  - {name: a, finding: no_progress, actions: [alarm, stop]}\n", "p.yaml");
