@@ -7,16 +7,17 @@
 #   make docs     API pages of the public headers in build/docs/api
 #   make format   clang-format the tree          make lint   clang-tidy, treated as errors
 #   make coverage line coverage by module, from the unit tests
+#   make fuzz     libFuzzer over the decoders with clang, SECONDS=60 for each
 #   make clean    remove build/
 #
 # Options: make demo ARGS="--keep --data FILE"    make test TESTS=<ctest regex>
-.PHONY: help build demo test sanitize bench coverage docs format lint clean
+.PHONY: help build demo test sanitize bench coverage fuzz docs format lint clean
 
 RELEASE := build/release
 JOBS ?= $(shell nproc)
 
 help:
-	@sed -n '2,14s/^# \{0,1\}//p' Makefile
+	@sed -n '2,15s/^# \{0,1\}//p' Makefile
 
 build:
 	@scripts/setup.sh build
@@ -55,6 +56,10 @@ coverage:
 	@scripts/build.sh coverage
 	@ctest --test-dir build/coverage -L unit -j $(JOBS) --output-on-failure
 	@scripts/coverage.py build/coverage
+
+fuzz:
+	@scripts/setup.sh fuzz
+	@scripts/fuzz.sh $(or $(SECONDS),60)
 
 lint:
 	@scripts/setup.sh lint

@@ -34,7 +34,8 @@ target_compile_definitions(muster_settings INTERFACE _GLIBCXX_ASSERTIONS)
 
 if(MUSTER_SANITIZE)
   target_compile_options(muster_settings INTERFACE
-    -fsanitize=${MUSTER_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -Wno-tsan)
+    -fsanitize=${MUSTER_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-tsan>)
   target_link_options(muster_settings INTERFACE -fsanitize=${MUSTER_SANITIZE})
 endif()
 

@@ -5,6 +5,7 @@
 #   scripts/setup.sh build     compilers and libraries                            (make build, make demo)
 #   scripts/setup.sh test      build, Chromium, clang, clang-format, clang-tidy   (make test)
 #   scripts/setup.sh lint      build, clang, clang-format, clang-tidy             (make lint, make format)
+#   scripts/setup.sh fuzz      build, clang with libFuzzer                        (make fuzz)
 #   scripts/setup.sh bench     build and a library to measure against             (make bench)
 #   scripts/setup.sh docs      build and Doxygen                                  (make docs)
 #
@@ -28,7 +29,7 @@ python_tools=()
 declare -A needed_for=(
   [chromium]="the browser tests of make test"
   [fonts-dejavu-core]="the browser tests of make test"
-  [clang]="make lint and the thread-safety check of make test"
+  [clang]="make fuzz, make lint and the thread-safety check of make test"
   [libstdc++-12-dev]="make lint"
   [doxygen]="make docs"
   [libdnnl-dev]="the comparison with oneDNN in make bench"
@@ -37,10 +38,11 @@ case $level in
   build) ;;
   test) optional=(chromium fonts-dejavu-core clang "$lint_headers") ;;
   lint) optional=(clang "$lint_headers") ;;
+  fuzz) optional=(clang) ;;
   bench) optional=(libdnnl-dev ocl-icd-opencl-dev) ;;  # oneDNN's CMake files ask for OpenCL.
   docs) optional=(doxygen) ;;
   *)
-    echo "setup: unknown level \"$level\": must be build, test, lint, bench or docs" >&2
+    echo "setup: unknown level \"$level\": must be build, test, lint, fuzz, bench or docs" >&2
     exit 2
     ;;
 esac
@@ -163,6 +165,28 @@ if command -v apt-get >/dev/null; then
 else
   echo "setup: there is no apt-get here, so no library is installed; CMake names what it misses" >&2
 fi
+
+# On some releases the runtime of libFuzzer is a package by the number of clang, on others in clang's.
+has_libfuzzer() {
+  echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' |
+    clang++ -fsanitize=fuzzer -x c++ - -o /dev/null 2>/dev/null
+}
+
+install_libfuzzer() {
+  command -v clang++ >/dev/null || return 0
+  has_libfuzzer && return
+  local major runtime
+  major=$(clang++ -dumpversion)
+  runtime=libclang-rt-${major%%.*}-dev
+  needed_for[$runtime]="make fuzz"
+  missing=() extra=("$runtime")
+  if command -v apt-get >/dev/null; then
+    install_packages
+  else
+    do_without "$runtime" "without apt-get there is no"
+  fi
+}
+[ "$level" != fuzz ] || install_libfuzzer
 
 # --- Python and npm packages ---
 
