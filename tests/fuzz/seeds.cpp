@@ -107,6 +107,14 @@ Seeds plan_trace_seeds() {
     trace += text_of(bytes);
     seeds.push_back(trace);
   }
+  // A small record of a shape whose counts would take 512 MiB.
+  header.shape.ranks = 128;
+  header.shape.experts = 1 << 20;
+  header.balance = {};
+  encode_header(header, bytes);
+  trace = text_of(bytes);
+  encode_record(1, 0, EpPlan{}, choices, bytes);
+  seeds.push_back(trace + text_of(bytes));
   return seeds;
 }
 
