@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # scripts/lint.sh BUILD_DIR: clang-tidy over the library sources, warnings as errors.
 #
-# BUILD_DIR holds the compile commands. LINT_SINCE=<commit> limits the run to the files changed
-# since then (a whole-tree run takes minutes); LINT_JOBS=<n> sets how many run at once. Headers are
-# read through the sources that include them; generated code in BUILD_DIR is left alone.
+# BUILD_DIR holds the compile commands. LINT_SINCE=<commit> limits the run to the sources changed
+# since then and a few that include the changed headers (a whole-tree run takes minutes);
+# LINT_JOBS=<n> sets how many run at once. Generated code in BUILD_DIR is left alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:?usage: scripts/lint.sh BUILD_DIR}
@@ -14,7 +14,7 @@ build=${1:?usage: scripts/lint.sh BUILD_DIR}
 }
 
 if [ -n "${LINT_SINCE:-}" ]; then
-  changed=$(git diff --name-only --diff-filter=d "$LINT_SINCE" -- '*.cpp' '*/include/*.h')
+  changed=$(scripts/lint_files.py "$LINT_SINCE")
 else
   changed=$(git ls-files -- '*.cpp')
 fi
