@@ -2,6 +2,7 @@
 #include "agent/src/checkpoint/rank_state.h"
 
 #include <muster/common/log.h>
+#include <muster/common/text.h>
 
 #include <algorithm>
 #include <set>
@@ -132,9 +133,14 @@ void warn_of_other_schedule(const TextValues& saved, const optimizer::ScheduleOp
   for (const auto& [key, value] : schedule_values(now)) {
     const auto entry = saved.find(key);
     if (entry != saved.end() && entry->second != value) {
-      log_warning(
-          "event=schedule_changed reason=\"the checkpoint was saved with " + key + " " +
-          entry->second + "; this run's " + value + " is used\"");
+      log_warning(concat(
+          "event=schedule_changed reason=\"the checkpoint was saved with ",
+          key,
+          " ",
+          entry->second,
+          "; this run's ",
+          value,
+          " is used\""));
     }
   }
 }
