@@ -250,6 +250,7 @@ Status PiecesOnDisk::cover(const std::string& name, IndexedTensor& tensor) const
     return begin_of(a) < begin_of(b);
   });
   std::vector<Interval> runs;
+  runs.reserve(order.size());
   for (const std::size_t i : order) {
     runs.push_back(*tensor.pieces[i].run);
   }

@@ -358,7 +358,7 @@ Expected<std::uint64_t> find_data(const fs::path& folder, const RankRecord& reco
   return header->data_begin;
 }
 
-Status read_piece_range(
+Status read_piece_range(  // NOLINT(readability-function-size): a place in a file takes them all
     const fs::path& folder,
     const RankRecord& record,
     std::uint64_t data_begin,
