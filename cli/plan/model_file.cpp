@@ -3,6 +3,7 @@
 #include "cli/plan/model.h"
 
 #include <muster/common/file.h>
+#include <muster/common/text.h>
 
 #include <yaml-cpp/yaml.h>
 
@@ -55,7 +56,7 @@ void require_keys(
       for (const char* name : allowed) {
         known += (known.empty() ? "" : ", ") + std::string{name};
       }
-      refuse(entry.first, "'" + key + "' is not a key of " + where + "; known are " + known);
+      refuse(entry.first, concat("'", key, "' is not a key of ", where, "; known are ", known));
     }
   }
 }

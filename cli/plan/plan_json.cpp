@@ -71,6 +71,7 @@ ordered_json report_json(const PlanReport& report, int ranks) {
     regions.push_back(region_json(region));
   }
   std::vector<RankCost> all;
+  all.reserve(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
     all.push_back(report.of_rank(rank));
   }

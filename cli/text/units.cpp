@@ -30,10 +30,10 @@ std::string format_age(std::chrono::nanoseconds age) {
   if (seconds < 120) {
     return std::to_string(seconds) + " s";
   }
-  if (seconds < 2 * 3600) {
+  if (seconds < std::int64_t{2} * 3600) {
     return std::to_string(seconds / 60) + " min";
   }
-  if (seconds < 48 * 3600) {
+  if (seconds < std::int64_t{48} * 3600) {
     return std::to_string(seconds / 3600) + " h";
   }
   return std::to_string(seconds / 86400) + " d";
