@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <muster/common/file.h>
+#include <muster/common/text.h>
 #include <muster/policy/policy.h>
 
 #include <yaml-cpp/yaml.h>
@@ -69,7 +70,7 @@ void require_keys(
       known += (known.empty() ? "" : ", ") + std::string{name_allowed};
     }
     if (!is_known) {
-      refuse(entry.first, key, "is not a key of " + name + "; known are " + known);
+      refuse(entry.first, key, concat("is not a key of ", name, "; known are ", known));
     }
     if (!seen.insert(key).second) {
       refuse(entry.first, key, "is given twice");
@@ -141,7 +142,7 @@ std::string read_name(const YAML::Node& map, const char* key) {
   if (!map[key]) {
     refuse(map, key, "is missing from the rule");
   }
-  const auto name = read<std::string>(map[key], key, "a name");
+  auto name = read<std::string>(map[key], key, "a name");
   if (name.empty()) {
     refuse(map[key], key, "must not be empty");
   }

@@ -47,7 +47,7 @@ void note_report(CommandStatus& status, StatementUse& report) {
   ++status.ranks_armed;  // Whatever a rank reports, the command has reached it.
   status.ranks_applied += state == CommandState::kApplied ? 1 : 0;
   // One rank that refuses or misses a command is what people must see first.
-  constexpr auto weight = [](CommandState s) {
+  const auto weight = [](CommandState s) {
     switch (s) {
       case CommandState::kIssued:
         return 0;
