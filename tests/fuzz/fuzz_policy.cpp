@@ -13,7 +13,7 @@
 namespace {
 
 using namespace muster;
-using namespace muster::collector;
+using namespace muster::policy;
 
 void check_policy(const Policy& policy) {
   MUSTER_CHECK(std::isfinite(policy.max_logit_threshold), "the threshold is a number");

@@ -71,9 +71,9 @@ Seeds checkpoint_seeds() {
   manifest.files = {{"rank-0.json", 7, std::string(32, 'a')}};
   manifest.tensors = {{"w", {"F32", {2, 3}}}};
   RankRecord record;
-  record.run_id = "run";
+  record.identity.run_id = "run";
   record.file = "rank-0.safetensors";
-  record.pieces = {{"w", "F32", {1, 3}, {2, 3}, {1, 0}, 0, 12, std::string(32, 'b')}};
+  record.pieces = {{{"w", "F32", {1, 3}, {2, 3}, {1, 0}}, 0, 12, std::string(32, 'b')}};
   record.values = {{"text", "value"}, {"bytes", "\xff\x01"}};
   return {
       encode_manifest(manifest),
