@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `muster plan optimizer` as a user meets it.
+#include "tests/support/scratch_folder.h"
 #include "tests/unit/cli/program.h"
 
 #include <gmock/gmock.h>
@@ -48,14 +49,13 @@ TEST(PlanCommand, ComparesAllLayoutsWithAnAdvice) {
 TEST(PlanCommand, AModelThatWasPrintedGivesTheSamePlanAsItsPreset) {
   const ProgramResult printed = plan({"--preset", "dense_7b", "--print-model"});
   ASSERT_EQ(printed.exit_code, 0) << printed.err;
-  const std::filesystem::path file =
-      std::filesystem::path{::testing::TempDir()} / "muster_plan_model.yaml";
+  const test::ScratchFolder folder;
+  const auto file = folder.path() / "model.yaml";
   std::ofstream{file} << printed.out;
   const ProgramResult from_file = plan({file.string(), "--json"});
   const ProgramResult from_preset = plan({"--preset", "dense_7b", "--json"});
   EXPECT_EQ(from_file.exit_code, 0) << from_file.err;
   EXPECT_EQ(from_file.out, from_preset.out);
-  std::filesystem::remove(file);
 }
 
 TEST(PlanCommand, JsonHasEveryQuantityAsANumber) {
@@ -73,6 +73,23 @@ TEST(PlanCommand, JsonHasEveryQuantityAsANumber) {
     EXPECT_GT(one["per_rank"]["state_bytes"]["heaviest"].get<double>(), 0);
     EXPECT_EQ(one["regions"].size(), 4U);
   }
+}
+
+// Ranks of different builds compare it, so it must not depend on how the code numbers a type.
+TEST(PlanCommand, TheHashOfAPlanIsThatOfTheFirstVersion) {
+  const test::ScratchFolder folder;
+  std::string model = plan({"--preset", "dense_7b", "--print-model"}).out;
+  const auto hash = [&] {
+    const auto file = folder.path() / "model.yaml";
+    std::ofstream{file} << model;
+    const ProgramResult result = plan({file.string(), "--ranks", "8", "--json"});
+    return nlohmann::json::parse(result.out)["plans"][0]["hash"].get<std::string>();
+  };
+  EXPECT_EQ(hash(), "89707e8208bce731");
+  for (std::size_t at = model.find("bf16"); at != std::string::npos; at = model.find("bf16")) {
+    model.replace(at, 4, "fp16");
+  }
+  EXPECT_EQ(hash(), "de896c2f42bf54c0");
 }
 
 TEST(PlanCommand, EightBitStatesTakeAQuarterAndALittle) {
