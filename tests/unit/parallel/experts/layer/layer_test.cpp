@@ -247,7 +247,7 @@ TEST(SyntheticRouting, ChoosesDifferentExpertsPerTokenAndRepeatsItself) {
 TEST(SyntheticRouting, RefusesASkewThatCannotBe) {
   const auto routing = SyntheticRouting::create(16, 4, 3.5, 7);
   ASSERT_FALSE(routing.ok());
-  EXPECT_THAT(routing.status().message(), HasSubstr("0 to 3"));
+  EXPECT_THAT(routing.status().message(), HasSubstr("between 0 and 3 with 4 of 16 experts"));
 }
 
 TEST(SyntheticRouting, GatesOfDrawnExpertsAreTheirScoresOrEqualWhereThoseUnderflowed) {
