@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <muster/common/aligned_buffer.h>
 #include <muster/common/check.h>
+#include <muster/common/text.h>
 
 #include <sys/mman.h>
 
@@ -18,7 +19,7 @@ float* AlignedBuffer::reserve(std::int64_t count) {
   memory_.reset();  // before the new one is asked for: both at once may be too much
   size_ = 0;
   memory_.reset(static_cast<float*>(std::aligned_alloc(alignment, rounded)));
-  MUSTER_CHECK(memory_ != nullptr, "no memory for the buffers of a matrix product");
+  MUSTER_CHECK(memory_ != nullptr, concat("no memory for a buffer of ", rounded, " bytes"));
   size_ = count;
   if (alignment == kLargePage) {
     // Panels are read with large strides; advice that is not taken costs a few percent, no more.

@@ -26,6 +26,15 @@ Isa machine_isa() {
   return Isa::kBaseline;
 }
 
+#if defined(MUSTER_ONLY_ISA)
+namespace only_isa {
+
+[[maybe_unused]] constexpr Isa baseline = Isa::kBaseline;  // NOLINT(readability-identifier-naming)
+[[maybe_unused]] constexpr Isa avx2 = Isa::kAvx2;          // NOLINT(readability-identifier-naming)
+[[maybe_unused]] constexpr Isa avx512 = Isa::kAvx512;      // NOLINT(readability-identifier-naming)
+
+}  // namespace only_isa
+#else
 namespace {
 
 Isa isa_limit() {
@@ -44,10 +53,15 @@ Isa isa_limit() {
 }
 
 }  // namespace
+#endif
 
 Isa active_isa() {
+#if defined(MUSTER_ONLY_ISA)
+  return only_isa::MUSTER_ONLY_ISA;
+#else
   static const Isa kActive = std::min(machine_isa(), isa_limit());
   return kActive;
+#endif
 }
 
 const char* instruction_set() {

@@ -16,7 +16,7 @@ enum class Isa : std::uint8_t { kBaseline, kAvx2, kAvx512, kAvx512Bf16 };
 
 // Set that the loops use: that of the machine. MUSTER_KERNELS_ISA=baseline|avx2|avx512 limits it
 // (avx512: without AVX512_BF16); any other value has no effect. The environment is read on the
-// first call only. Thread-safe.
+// first call only. A build with one copy (MUSTER_ONLY_ISA) always uses that. Thread-safe.
 [[nodiscard]] Isa active_isa();
 
 #if defined(MUSTER_ONLY_ISA)

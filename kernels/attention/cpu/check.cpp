@@ -135,7 +135,7 @@ Status check_strides(const AttentionTensor& tensor, const Shape& shape, bool wri
   if (overflows(tensor, shape)) {
     return refuse(" must have strides that do not overflow 64 bits of address");
   }
-  // Several inputs may share memory, but not parts of a row.
+  // Rows of an input may share memory, as long as rows of one head and heads of one token do not.
   const bool rows_overlap = (shape.tokens > 1 && tensor.token_stride < shape.head_dim) ||
                             (shape.heads > 1 && tensor.head_stride < shape.head_dim);
   if (!is_disjoint(tensor, shape) && (written || rows_overlap)) {

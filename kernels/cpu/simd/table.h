@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hot loops, compiled once per instruction set and picked when the program starts.
+// The hot loops, compiled once per instruction set and picked on first use.
 //
 // Signatures as in the public headers; pointers instead of containers, see pack.h.
 #pragma once
 
-#include <muster/kernels/backend.h>
 #include <muster/kernels/layers.h>
 #include <muster/kernels/statistics.h>
 

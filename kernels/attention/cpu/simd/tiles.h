@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One tile of exact attention at a time, forward and backward, compiled once per instruction set:
-// what full attention (flash_attention.h) and block-sparse attention (moba.h) are made of.
+// what full attention (attention.h) and block-sparse attention (moba.h) are made of.
 //
 // A panel is kFlashLanes<T> queries side by side, one to a lane: any queries that read the same kv
 // head, of one or of several query heads, in any order. Scores are kept transposed, [key][lane], so
@@ -18,7 +18,7 @@
 // Thread-safety: functions of their arguments.
 #pragma once
 
-#include <muster/common/dtype.h>
+#include <muster/common/dtype_enum.h>
 
 #include <cstdint>
 

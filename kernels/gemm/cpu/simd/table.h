@@ -7,7 +7,7 @@
 // floats with the low half rounded away: the same numbers, summed in another order.
 #pragma once
 
-#include <muster/common/dtype.h>
+#include <muster/common/dtype_enum.h>
 
 #include <cstdint>
 

@@ -59,11 +59,11 @@ template <typename Record, std::size_t kRows>
 }
 
 // Larger or smaller of two values, NaN if either is NaN; std::max and std::min may drop it.
-[[nodiscard]] inline double max_keeping_nan(double a, double b) {
+[[nodiscard, gnu::always_inline]] inline double max_keeping_nan(double a, double b) {
   return b > a || std::isnan(b) ? b : a;
 }
 
-[[nodiscard]] inline double min_keeping_nan(double a, double b) {
+[[nodiscard, gnu::always_inline]] inline double min_keeping_nan(double a, double b) {
   return b < a || std::isnan(b) ? b : a;
 }
 

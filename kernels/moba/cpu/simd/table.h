@@ -7,7 +7,7 @@
 // tile; that is what makes results independent of threads, of packing and of chunked prefill.
 #pragma once
 
-#include <muster/common/dtype.h>
+#include <muster/common/dtype_enum.h>
 
 #include <cstdint>
 

@@ -145,21 +145,12 @@ Expected<std::unique_ptr<EpExchange>> EpExchange::create(
 
 namespace experts {
 
-namespace {
-
-const Clock& clock_or_system(const Clock* clock) {
-  static const SystemClock kSystem;
-  return clock != nullptr ? *clock : kSystem;
-}
-
-}  // namespace
-
 Exchange::Exchange(
     comm::SymmetricHeap& heap, EpPool* pool, const EpExchangeOptions& options, Layout layout)
     : heap_(heap),
       options_(options),
       layout_(layout),
-      clock_(clock_or_system(options.clock)),
+      clock_(options.clock != nullptr ? *options.clock : Clock::system()),
       rank_(heap.rank()),
       ranks_(heap.size()),
       receive_rows_(ep_receive_rows(options.shape, options.balance)),

@@ -334,6 +334,13 @@ TEST(MobaArguments, OfOffsetsAndTensorsThatCannotBeAreNamed) {
   refuse("gate_bound", [](Call& c) { c.statistics.gate_bound = std::span(c.k).first(3); });
 }
 
+TEST(MobaArguments, RowsOfDifferentHeadsOfAnInputMayShareMemory) {
+  Call call;
+  call.q_input.token_stride = 17;
+  call.q_input.head_stride = 16;
+  EXPECT_TRUE(call.run().ok());
+}
+
 TEST(MobaArguments, ABlockOfAnySizeIsOneBlock) {
   for (const std::int64_t block : {std::int64_t{41}, std::int64_t{1} << 40, INT64_MAX}) {
     Call call;

@@ -58,7 +58,8 @@ struct EpExchangeOptions {
   // Barriers before peers' slots are written and before they are read. If false, the caller orders
   // these accesses, and disagreement between ranks is detected only after the data has moved.
   bool entry_barriers{true};
-  const Clock* clock{nullptr};  // times the operations; null selects the system clock
+  const Clock* clock{nullptr};  // times the operations and must outlive the exchange; null selects
+                                // the system clock
 };
 
 // One projection of the experts: a matrix [rows, cols] per expert, row-major.
