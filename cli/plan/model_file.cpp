@@ -10,7 +10,10 @@
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
+#include <set>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace muster::cli {
 
@@ -35,8 +38,19 @@ struct Mistake {
   throw Mistake{node.Mark().line + 1, what};
 }
 
+// YAML reads 010 as 8.
+bool looks_octal(const YAML::Node& node) {
+  const std::string text = node.IsScalar() ? node.Scalar() : "";
+  return text.size() > 1 && text[0] == '0' && text[1] >= '0' && text[1] <= '9';
+}
+
 template <typename T>
 T read(const YAML::Node& node, const std::string& key, const char* expected) {
+  if (std::is_integral_v<T> && looks_octal(node)) {
+    refuse(
+        node,
+        concat("'", key, "' must be ", expected, " without leading zeros, got ", node.Scalar()));
+  }
   try {
     return node.as<T>();
   } catch (const YAML::Exception&) {
@@ -49,8 +63,12 @@ void require_keys(
   if (!map.IsMap()) {
     refuse(map, where + " must be a map");
   }
+  std::set<std::string> seen;
   for (const auto& entry : map) {
     const auto key = read<std::string>(entry.first, where, "a map with names as keys");
+    if (!seen.insert(key).second) {
+      refuse(entry.first, concat("'", key, "' is given twice"));
+    }
     if (std::find(allowed.begin(), allowed.end(), key) == allowed.end()) {
       std::string known;
       for (const char* name : allowed) {
@@ -303,7 +321,11 @@ PlannedModel read_document(const YAML::Node& document, const std::string& name) 
 
 Expected<PlannedModel> parse_model(const std::string& text, const std::string& name) {
   try {
-    return read_document(YAML::Load(text), name);
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.size() > 1) {
+      refuse(documents[1], "a second document would not be read; join them");
+    }
+    return read_document(documents.empty() ? YAML::Node{} : documents[0], name);
   } catch (const Mistake& mistake) {
     return invalid_argument(name, ":", mistake.line, ": ", mistake.what);
   } catch (const YAML::Exception& error) {

@@ -10,7 +10,9 @@
 #include <cmath>
 #include <initializer_list>
 #include <set>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace muster::policy {
 
@@ -46,8 +48,17 @@ struct Mistake {
   throw Mistake{node.Mark().line + 1, key, what};
 }
 
+// YAML reads 010 as 8.
+bool looks_octal(const YAML::Node& node) {
+  const std::string text = node.IsScalar() ? node.Scalar() : "";
+  return text.size() > 1 && text[0] == '0' && text[1] >= '0' && text[1] <= '9';
+}
+
 template <typename T>
 T read(const YAML::Node& node, const std::string& key, const char* expected) {
+  if (std::is_integral_v<T> && looks_octal(node)) {
+    refuse(node, key, concat("must be ", expected, " without leading zeros, got ", node.Scalar()));
+  }
   try {
     return node.as<T>();
   } catch (const YAML::Exception&) {
@@ -271,7 +282,12 @@ Expected<Policy> parse_policy(std::string_view yaml, const std::string& source) 
     return invalid_argument(source, ":", std::max(line, 1), ": ", what);
   };
   try {
-    return read_policy(YAML::Load(std::string{yaml}));
+    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string{yaml});
+    if (documents.size() > 1) {
+      refuse(
+          documents[1], "---", "begins a second document, which would not be in force; join them");
+    }
+    return read_policy(documents.empty() ? YAML::Node{} : documents[0]);
   } catch (const Mistake& mistake) {
     return invalid(mistake.line, mistake.key + ": " + mistake.what);
   } catch (const YAML::Exception& error) {

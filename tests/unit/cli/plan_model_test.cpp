@@ -47,6 +47,14 @@ TEST(ModelFile, RepeatsAGroupLayerByLayerAndASingleParameterInARow) {
       ElementsAre("layers.0.wq", "layers.0.wk", "layers.1.wq", "layers.1.wk", "head.0", "head.1"));
 }
 
+TEST(ModelFile, RefusesWhatWouldSilentlyDoNothing) {
+  const std::string one = "parameters:\n  - {name: w, shape: [4, 4]}\n";
+  EXPECT_EQ(
+      refusal(one + "---\n" + one), "model.yaml:4: a second document would not be read; join them");
+  EXPECT_EQ(refusal("ranks: 2\nranks: 4\n" + one), "model.yaml:2: 'ranks' is given twice");
+  EXPECT_THAT(refusal("ranks: 010\n" + one), HasSubstr("without leading zeros, got 010"));
+}
+
 TEST(ModelFile, ReadsEveryKeyOfAParameterAndARoute) {
   const PlannedModel model = parsed(
       "model: tiny\n"

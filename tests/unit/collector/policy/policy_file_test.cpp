@@ -42,6 +42,19 @@ TEST(PolicyFile, AnEmptyFileIsRefusedAtItsFirstLine) {
   EXPECT_EQ(error_of(""), "p.yaml:1: policy: must be a map");
 }
 
+TEST(PolicyFile, ASecondDocumentIsRefusedAtItsLine) {
+  const std::string one = kHead + "  - {name: a, finding: spike, actions: [alarm]}\n";
+  EXPECT_EQ(
+      error_of(one + "---\n" + one),
+      "p.yaml:5: ---: begins a second document, which would not be in force; join them");
+}
+
+TEST(PolicyFile, ANumberWithLeadingZerosIsRefused) {
+  EXPECT_EQ(
+      error_of(kHead + "  - {name: a, finding: spike, actions: [alarm], cooldown_steps: 010}\n"),
+      "p.yaml:3: cooldown_steps: must be a whole number without leading zeros, got 010");
+}
+
 TEST(PolicyFile, StopIsADryRunUnlessTheFileMeansIt) {
   const auto rehearsed = parse_policy(
       kHead + "  - {name: a, finding: no_progress, actions: [alarm, stop]}\n", "p.yaml");
