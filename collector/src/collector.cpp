@@ -109,7 +109,7 @@ Expected<std::unique_ptr<Collector>> start_service(
 }
 
 Expected<std::unique_ptr<Collector>> Collector::start(
-    CollectorOptions options, const Clock& clock) {
+    const CollectorOptions& options, const Clock& clock) {
   Policy policy = policy::default_policy();
   if (!options.policy.empty()) {
     MUSTER_ASSIGN_OR_RETURN(policy, policy::load_policy(options.policy));

@@ -79,7 +79,7 @@ class TcpServer final : public Server, public SessionHost {
         queue_(queue),
         liveness_(options.rank_lost_after) {}
 
-  ~TcpServer() override { stop(); }
+  ~TcpServer() override { stop(); }  // NOLINT(bugprone-exception-escape): ends the process, rightly
 
   TcpServer(const TcpServer&) = delete;
   TcpServer& operator=(const TcpServer&) = delete;

@@ -6,8 +6,8 @@
 namespace muster {
 
 const Clock& Clock::system() {
-  static const SystemClock clock;
-  return clock;
+  static const SystemClock kClock;
+  return kClock;
 }
 
 MonotonicTime SystemClock::now() const {

@@ -136,7 +136,7 @@ class BeastService final : public HttpService {
   BeastService(BeastService&&) = delete;
   BeastService& operator=(BeastService&&) = delete;
 
-  ~BeastService() override { stop(); }
+  ~BeastService() override { stop(); }  // NOLINT(bugprone-exception-escape): ends the process
 
   Status listen(const std::string& listen) {
     MUSTER_ASSIGN_OR_RETURN(acceptor_, open_acceptor(io_, listen));

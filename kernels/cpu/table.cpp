@@ -11,19 +11,19 @@ MUSTER_DECLARE_PER_ISA(OptimizerTable, kOptimizerTable);
 
 template <>
 const KernelTable<float>& kernel_table<float>() {
-  static const auto& kTable = MUSTER_PICK_PER_ISA(kFloatTable);
-  return kTable;
+  static const auto& table = MUSTER_PICK_PER_ISA(kFloatTable);
+  return table;
 }
 
 template <>
 const KernelTable<double>& kernel_table<double>() {
-  static const auto& kTable = MUSTER_PICK_PER_ISA(kDoubleTable);
-  return kTable;
+  static const auto& table = MUSTER_PICK_PER_ISA(kDoubleTable);
+  return table;
 }
 
 const OptimizerTable& optimizer_table() {
-  static const auto& kTable = MUSTER_PICK_PER_ISA(kOptimizerTable);
-  return kTable;
+  static const auto& table = MUSTER_PICK_PER_ISA(kOptimizerTable);
+  return table;
 }
 
 }  // namespace muster::kernels

@@ -23,6 +23,8 @@ class ThreadTeam {
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
+  ThreadTeam(ThreadTeam&&) = delete;
+  ThreadTeam& operator=(ThreadTeam&&) = delete;
 
   [[nodiscard]] int members() const { return static_cast<int>(threads_.size()) + 1; }
 

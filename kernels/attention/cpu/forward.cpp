@@ -87,8 +87,8 @@ class Forward {
     std::int64_t number;  // of the tile of keys, or the first panel
   };
 
-  // State of a panel while a thread walks the keys.
-  struct Panel {
+  // State of a panel while a thread walks the keys; every member is set before use.
+  struct Panel {  // NOLINT(cppcoreguidelines-pro-type-member-init)
     FlashSpan span;
     T* queries;
     T* gathered;

@@ -10,15 +10,15 @@ MUSTER_DECLARE_BF16_ISA(FlashTable<float>, kFlashPairs);
 
 template <>
 const FlashTable<float>& flash_table(DType type) {
-  static const auto& kFloats = MUSTER_PICK_PER_ISA(kFlashFloats);
-  static const auto& kHalves = MUSTER_PICK_PER_ISA_BF16(kFlashFloats, kFlashPairs);
-  return type == DType::kBFloat16 ? kHalves : kFloats;
+  static const auto& floats = MUSTER_PICK_PER_ISA(kFlashFloats);
+  static const auto& halves = MUSTER_PICK_PER_ISA_BF16(kFlashFloats, kFlashPairs);
+  return type == DType::kBFloat16 ? halves : floats;
 }
 
 template <>
 const FlashTable<double>& flash_table(DType /*type*/) {
-  static const auto& kDoubles = MUSTER_PICK_PER_ISA(kFlashDoubles);
-  return kDoubles;
+  static const auto& doubles = MUSTER_PICK_PER_ISA(kFlashDoubles);
+  return doubles;
 }
 
 }  // namespace muster::kernels

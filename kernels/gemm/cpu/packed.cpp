@@ -100,7 +100,7 @@ void multiply_columns(
 std::int64_t task_columns(const GemmTable& table, std::int64_t n, std::int64_t units, int members) {
   constexpr std::int64_t kFloatBytes = 4;
   const std::int64_t fitting = kRightBytes / (units * kFloatBytes);
-  const std::int64_t shared = members == 1 ? n : n / (4 * members);
+  const std::int64_t shared = members == 1 ? n : n / (std::int64_t{4} * members);
   const std::int64_t columns = std::min(fitting, shared) / table.right_lines * table.right_lines;
   return std::max(columns, table.right_lines);
 }
@@ -124,7 +124,8 @@ void ProductScratch::multiply(const Product& product, ThreadTeam& team) {
     buffer.reserve(columns * units);
   }
   const std::int64_t panels = round_up(product.m, width) / width;
-  const std::int64_t panels_of_task = (panels + 4 * team.members() - 1) / (4 * team.members());
+  const std::int64_t tasks = std::int64_t{4} * team.members();
+  const std::int64_t panels_of_task = (panels + tasks - 1) / tasks;
   for (std::int64_t begin = 0; begin < product.k; begin += step) {
     const std::int64_t count = std::min(step, product.k - begin);
     const Depth depth{begin, count, table.units(product.type, count)};

@@ -9,8 +9,8 @@ MUSTER_DECLARE_PER_ISA(GemmTable, kGemmTable);
 MUSTER_DECLARE_BF16_ISA(GemmTable, kGemmTable);
 
 const GemmTable& gemm_table() {
-  static const auto& kTable = MUSTER_PICK_PER_ISA_BF16(kGemmTable, kGemmTable);
-  return kTable;
+  static const auto& table = MUSTER_PICK_PER_ISA_BF16(kGemmTable, kGemmTable);
+  return table;
 }
 
 }  // namespace muster::kernels

@@ -34,6 +34,8 @@ class Workspace {
   Workspace() = default;
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
+  Workspace(Workspace&&) = delete;
+  Workspace& operator=(Workspace&&) = delete;
 
   ~Workspace() { leave_to_parent(); }
 
@@ -49,7 +51,8 @@ class Workspace {
 
   BlockScratch& scratch(int member) { return scratch_[static_cast<std::size_t>(member)]; }
 
-  std::vector<BlockTask> tasks;
+  // Cleared and filled by each call.
+  std::vector<BlockTask>& tasks() { return tasks_; }
 
  private:
   // The threads of a team stay in the process that made it: a forked child cannot join them.
@@ -62,6 +65,7 @@ class Workspace {
   std::unique_ptr<ThreadTeam> team_;
   pid_t process_{0};
   std::vector<BlockScratch> scratch_;
+  std::vector<BlockTask> tasks_;
 };
 
 Workspace& workspace() {
@@ -200,13 +204,13 @@ template <typename ProductOf>
 void run_blocks(const GroupedProblem& problem, const Shape& shape, const ProductOf& product_of) {
   const GemmTable& table = gemm_table();
   Workspace& work = workspace();
-  make_tasks(problem, shape, table, work.tasks);
+  make_tasks(problem, shape, table, work.tasks());
   ThreadTeam& team = work.team(problem.threads);
   const auto run = [&](std::int64_t number, int member) {
-    const BlockTask& task = work.tasks[static_cast<std::size_t>(number)];
+    const BlockTask& task = work.tasks()[static_cast<std::size_t>(number)];
     work.scratch(member).multiply(table, product_of(task));
   };
-  team.run(static_cast<std::int64_t>(work.tasks.size()), std::ref(run));
+  team.run(static_cast<std::int64_t>(work.tasks().size()), std::ref(run));
 }
 
 // Padding rows of an output of `columns`.

@@ -8,8 +8,8 @@ namespace muster::kernels {
 MUSTER_DECLARE_PER_ISA(MobaTables, kMobaTables);
 
 const MobaTables& moba_tables() {
-  static const auto& kTables = MUSTER_PICK_PER_ISA(kMobaTables);
-  return kTables;
+  static const auto& tables = MUSTER_PICK_PER_ISA(kMobaTables);
+  return tables;
 }
 
 template <>

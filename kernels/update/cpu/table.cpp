@@ -8,8 +8,8 @@ namespace muster::kernels {
 MUSTER_DECLARE_PER_ISA(UpdateTable, kUpdateTable);
 
 const UpdateTable& update_table() {
-  static const auto& kTable = MUSTER_PICK_PER_ISA(kUpdateTable);
-  return kTable;
+  static const auto& table = MUSTER_PICK_PER_ISA(kUpdateTable);
+  return table;
 }
 
 }  // namespace muster::kernels

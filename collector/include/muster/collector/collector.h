@@ -27,7 +27,7 @@ class Collector {
  public:
   // Opens database and port; errors name the file or the port and the remedy.
   [[nodiscard]] static Expected<std::unique_ptr<Collector>> start(
-      CollectorOptions options, const Clock& clock);
+      const CollectorOptions& options, const Clock& clock);
 
   Collector() = default;
   Collector(const Collector&) = delete;

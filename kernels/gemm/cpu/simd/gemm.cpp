@@ -27,7 +27,7 @@ struct PairMultiplyAdd {
 };
 #endif
 
-struct Tile {
+struct Tile {  // NOLINT(cppcoreguidelines-pro-type-member-init): every member is set before use
   const float* left;
   const float* right;
   std::int64_t units;
