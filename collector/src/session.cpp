@@ -237,12 +237,11 @@ void Session::supersede() {
 
 void Session::tick(MonotonicTime now) {
   const ServiceOptions& options = host_.options();
-  if (writing_ && now - write_began_at_ > options.write_timeout) {
+  if ((writing_ && now - write_began_at_ > options.write_timeout) ||
+      (state_ == State::kEnding && now - ending_at_ > options.linger_timeout)) {
     abort();
   } else if (state_ == State::kGreeting && now - opened_at_ > options.hello_timeout) {
     end("no Hello came in time", true);
-  } else if (state_ == State::kEnding && now - ending_at_ > options.linger_timeout) {
-    abort();
   } else if (state_ == State::kOpen && !paused_ && now - last_received_at_ > options.idle_timeout) {
     end("nothing was received for " +
             std::to_string(
