@@ -59,7 +59,7 @@ struct ChildSetup {
   }
   sigset_t none;
   sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
   if (::dup2(setup.input, 0) >= 0 && ::dup2(setup.output, 1) >= 0 && ::dup2(setup.output, 2) >= 0) {
     ::execve(setup.path, setup.arguments, setup.environment);
   }

@@ -182,7 +182,6 @@ inline constexpr std::int64_t kBackwardTileKeys = 128;
 // Memory of T that begins on a cache line.
 template <typename T>
 T* reserve(AlignedBuffer& buffer, std::int64_t count) {
-  // NOLINTNEXTLINE(bugprone-sizeof-expression): T may be a float
   constexpr auto kFloats = static_cast<std::int64_t>(sizeof(T) / sizeof(float));
   return static_cast<T*>(static_cast<void*>(buffer.reserve(count * kFloats)));
 }

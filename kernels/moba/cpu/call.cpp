@@ -78,7 +78,7 @@ Expected<MobaCall> moba_call(const AttentionProblem& problem, const MobaOptions&
 }
 
 AttentionCall dense_sequences(const MobaCall& call) {
-  AttentionCall result = call;
+  AttentionCall result = call;  // NOLINT(cppcoreguidelines-slicing): the part that both share
   result.sequences.clear();
   for (const MobaSequence& sequence : call.cut_sequences) {
     if (sequence.dense) {

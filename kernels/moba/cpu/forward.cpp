@@ -213,7 +213,7 @@ class Window {
   }
 
   // A NaN logit makes all of the output NaN; so does one of +inf, unless softcap bounds it.
-  bool nonfinite(std::int64_t row) const {
+  [[nodiscard]] bool nonfinite(std::int64_t row) const {
     if (raw_max_[row] == std::numeric_limits<T>::infinity()) {
       return true;
     }

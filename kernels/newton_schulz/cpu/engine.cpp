@@ -202,6 +202,7 @@ double NewtonSchulzEngine::squared_norm() const {
   double sum = 0;
   for (std::int64_t i = 0; i < x_.rows; ++i) {
     const NormAndNonfinite row = norm_and_nonfinite({x_.row(i), static_cast<std::size_t>(x_.cols)});
+    // NOLINTNEXTLINE(bugprone-narrowing-conversions): both are doubles
     sum += row.nonfinite_count > 0 ? std::numeric_limits<double>::infinity() : row.squared_sum;
   }
   return sum;

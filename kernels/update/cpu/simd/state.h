@@ -226,6 +226,7 @@ class Int8State {
   using Storage = std::uint8_t;
   static constexpr Storage kZero = kSigned ? 127 : 0;
 
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): begin() of a block fills tables_
   MUSTER_INLINE Int8State(const StateView& view, const UpdateStep& /*step*/, float* scratch)
       : data_(static_cast<std::uint8_t*>(view.data)), absmax_(view.absmax), values_(scratch) {}
 
