@@ -15,6 +15,7 @@ void handle_signal(int number, void (*handler)(int), int flags) {
   if (ignores_signal(number)) {
     return;
   }
+
   struct sigaction action {};
 
   action.sa_handler = handler;

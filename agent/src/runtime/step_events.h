@@ -2,8 +2,8 @@
 // Events of a verdict, for the reporting rank.
 //
 // Sans-I/O; not thread-safe. Gradient clips, QK-clips and spikes that ZClip clipped are reported at
-// their onset, at most every kClipEventSteps steps each, with the number of such steps since the last
-// event; every other kind is reported every time.
+// their onset, at most every kClipEventSteps steps each, with the number of such steps since the
+// last event; every other kind is reported every time.
 #pragma once
 
 #include "agent/src/attention/state.h"

@@ -189,6 +189,7 @@ std::string to_text(const PlanReport& report) {
     return text;
   }
   std::vector<RankCost> all;
+  all.reserve(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
     all.push_back(report.of_rank(rank));
   }

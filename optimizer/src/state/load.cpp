@@ -123,7 +123,7 @@ Status StateLoader::read_codes(
   return {};
 }
 
-Status StateLoader::read_part(
+Status StateLoader::read_part(  // NOLINT(readability-function-size): a part, its source, its form
     StateBuffer& state,
     const ShardState& shard,
     const Saved& saved,

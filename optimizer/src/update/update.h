@@ -37,7 +37,7 @@ namespace muster::optimizer {
 
 // A state of a rule, under its name in a checkpoint ("adamw_m"), in ShardState::first or ::second.
 struct StateKind {
-  const char* name;
+  const char* name{nullptr};
   bool is_second{false};
   bool is_signed{true};
 };

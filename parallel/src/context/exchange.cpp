@@ -11,6 +11,7 @@ namespace {
 
 std::vector<std::size_t> element_counts(const ContextPlan& plan, std::int64_t row) {
   std::vector<std::size_t> counts;
+  counts.reserve(static_cast<std::size_t>(plan.ranks()));
   for (int rank = 0; rank < plan.ranks(); ++rank) {
     counts.push_back(static_cast<std::size_t>(plan.row_count(rank) * row));
   }

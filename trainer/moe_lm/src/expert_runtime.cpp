@@ -102,7 +102,7 @@ Status ExpertRuntime::trace(
   if (!trace_) {
     return {};
   }
-  const Status written = trace_->append(static_cast<int>(layer), step, plan, choices);
+  Status written = trace_->append(static_cast<int>(layer), step, plan, choices);
   if (!written.ok()) {
     trace_.reset();
   }

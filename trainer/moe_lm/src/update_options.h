@@ -12,6 +12,7 @@
 
 namespace muster::moe_lm {
 
+// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): ordered by topic
 struct UpdateOptions {
   // Rule of the hidden and expert matrices. Embedding, head, router and norms stay with AdamW under
   // Muon and AdamW; under the other rules all parameters follow it.

@@ -35,7 +35,7 @@ template <typename T>
 void gemm(const GemmCall<T>& call);
 
 // Forwards for one release.
-template <typename T>
+template <typename T>  // NOLINTNEXTLINE(readability-function-size)
 [[deprecated("pass a GemmCall")]] void gemm(
     Transpose transpose_a,
     Transpose transpose_b,

@@ -89,7 +89,7 @@ void weighted_swiglu(
   }
 }
 
-void weighted_swiglu_backward(
+void weighted_swiglu_backward(  // NOLINT(readability-function-size): gradients beside their inputs
     const ExpertRows& rows,
     const void* gate,
     const void* up,
