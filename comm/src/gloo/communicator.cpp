@@ -2,10 +2,13 @@
 #include "comm/src/gloo/communicator.h"
 
 #include <muster/comm/backends.h>
+#include <muster/common/text.h>
 
 #include <gloo/transport/tcp/device.h>
 
 #include <net/if.h>
+#include <netdb.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -162,6 +165,41 @@ bool gloo_is_available() {
 
 namespace {
 
+std::string interface_names() {
+  std::string names;
+  struct if_nameindex* const all = ::if_nameindex();
+  for (auto* one = all; one != nullptr && one->if_index != 0; ++one) {
+    names += concat(names.empty() ? "" : ", ", one->if_name);
+  }
+  if (all != nullptr) {
+    ::if_freenameindex(all);
+  }
+  return names;
+}
+
+// Gloo's CreateDevice reads a null pointer for a name that does not resolve.
+Status check_interface(const std::string& name) {
+  if (::if_nametoindex(name.c_str()) != 0) {
+    return {};
+  }
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(name.c_str(), nullptr, &hints, &found);
+  if (error == 0) {
+    ::freeaddrinfo(found);
+    return {};
+  }
+  return invalid_argument(
+      "MUSTER_GLOO_INTERFACE must be an interface (",
+      interface_names(),
+      ") or an address of this host, got \"",
+      name,
+      "\" (",
+      ::gai_strerror(error),
+      ")");
+}
+
 Status check(const ConnectOptions& options) {
   if (options.size < 1 || options.size > kRankMax) {
     return invalid_argument(
@@ -176,7 +214,7 @@ Status check(const ConnectOptions& options) {
         "gloo store \"" + options.gloo_store_path +
         "\": needs a folder that this rank may write and all hosts share");
   }
-  return {};
+  return check_interface(options.gloo_interface);
 }
 
 }  // namespace

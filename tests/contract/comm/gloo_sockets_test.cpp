@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // An abort shuts down the socket of one connection, never one that several connections share.
 #include "comm/src/gloo/sockets.h"
+#include "tests/support/scratch_folder.h"
+
+#include <muster/comm/backends.h>
 
 #include <gtest/gtest.h>
 
@@ -97,6 +100,21 @@ TEST_F(GlooSockets, FindsNothingOnceTheConnectionIsClosed) {
     peer = name_of(::getpeername, connection.passive);
   }
   EXPECT_FALSE(duplicate_connected_socket(own, peer).valid());
+}
+
+TEST(GlooInterface, ANameThatThisHostLacksIsRefusedWithThoseItHas) {
+  const test::ScratchFolder store;
+  for (const char* name : {"ib7", "^lo,docker"}) {
+    ConnectOptions options;
+    options.session = "interface";
+    options.gloo_store_path = store.path().string();
+    options.gloo_interface = name;
+    const auto refused = connect_gloo(options, Deadline::after(std::chrono::seconds{20}));
+    ASSERT_FALSE(refused.ok()) << name;
+    EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(refused.status().message().find(name), std::string::npos);
+    EXPECT_NE(refused.status().message().find("lo"), std::string::npos);
+  }
 }
 
 }  // namespace
