@@ -78,6 +78,35 @@ int read_exec_error(int fd) {
   return count == static_cast<ssize_t>(sizeof(error)) ? error : 0;
 }
 
+// The kernel's ENOENT may mean the interpreter of a script, ENOEXEC a script without one.
+Status exec_error(const std::string& path, int error) {
+  const Status plain = io_error("cannot execute " + path, error);
+  std::array<char, 256> head{};
+  const FileDescriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  const ssize_t size = file.valid() ? ::read(file.get(), head.data(), head.size()) : -1;
+  if (size < 0) {
+    return plain;
+  }
+  std::string_view line{head.data(), static_cast<std::size_t>(size)};
+  line = line.substr(0, line.find('\n'));
+  if (error == ENOENT && line.starts_with("#!")) {
+    const bool windows = line.ends_with('\r');
+    return not_found(
+        "cannot execute ",
+        path,
+        ": its first line asks for the interpreter '",
+        line.substr(2, line.size() - (windows ? 3 : 2)),
+        windows
+            ? "' followed by a carriage return; give the file Unix line ends (sed -i 's/\\r$//')"
+            : "', which does not exist");
+  }
+  if (error == ENOEXEC) {
+    return invalid_argument(
+        "cannot execute ", path, ": neither a program for this machine nor a script with '#!'");
+  }
+  return plain;
+}
+
 // By number: the wrapper in glibc 2.36 has no C linkage.
 int open_pidfd(pid_t pid) {
   return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
@@ -119,7 +148,7 @@ Expected<RankProcess> RankProcess::start(const SpawnRequest& request, int output
   error_write = FileDescriptor{};
   if (const int error = read_exec_error(error_read.get()); error != 0) {
     wait_for(pid);
-    return io_error("cannot execute " + request.path, error);
+    return exec_error(request.path, error);
   }
   FileDescriptor pidfd{open_pidfd(pid)};
   if (!pidfd.valid()) {
@@ -171,8 +200,19 @@ Expected<std::string> find_program(const std::string& program) {
     return invalid_argument("the program has no name");
   }
   if (program.find('/') != std::string::npos) {
+    std::error_code ignored;
+    const auto type = std::filesystem::status(program, ignored).type();
+    if (type == std::filesystem::file_type::not_found) {
+      return not_found("there is no program ", program);
+    }
+    if (type != std::filesystem::file_type::regular) {
+      return not_found(
+          program,
+          type == std::filesystem::file_type::directory ? " is a folder, not a program"
+                                                        : " is not a program");
+    }
     if (::access(program.c_str(), X_OK) != 0) {
-      return not_found(program + " is not an executable file");
+      return not_found(program, " is not executable; chmod +x makes it so");
     }
     return program;
   }

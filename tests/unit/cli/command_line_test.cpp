@@ -100,7 +100,7 @@ TEST_F(CommandLine, RunRefusesBadNumbersAndMissingPrograms) {
   expect_refused(
       {"run", "--nproc-per-node", "1", "--checkpoint-root", folder_.string(), "--", "./nothing"},
       1,
-      "./nothing is not an executable file");
+      "there is no program ./nothing");
   expect_refused(
       {"run",
        "--nproc-per-node",

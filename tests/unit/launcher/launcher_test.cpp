@@ -241,7 +241,25 @@ TEST_F(LauncherTest, EndsWithoutRestartsWhenAProgramCannotBeExecuted) {
   options.program = {broken.string()};
   EXPECT_EQ(run(options), -1);
   EXPECT_TRUE(contains(end_.reason, "cannot execute")) << end_.reason;
+  EXPECT_TRUE(contains(end_.reason, "'/no/such/interpreter', which does not exist"));
   EXPECT_EQ(end_.generation, Generation{1});
+}
+
+TEST_F(LauncherTest, NamesTheCarriageReturnOfAScriptFromWindows) {
+  const fs::path script = root_ / "job.sh";
+  std::ofstream{script} << "#!/bin/sh\r\nexit 0\r\n";
+  fs::permissions(script, fs::perms::owner_all);
+  LauncherOptions options = shell("");
+  options.program = {script.string()};
+  EXPECT_EQ(run(options), -1);
+  EXPECT_TRUE(contains(end_.reason, "'/bin/sh' followed by a carriage return")) << end_.reason;
+}
+
+TEST_F(LauncherTest, RefusesAFolderAsAProgram) {
+  LauncherOptions options = shell("");
+  options.program = {root_.string()};
+  const auto created = Launcher::create(options, nullptr);
+  EXPECT_TRUE(contains(created.status().message(), "is a folder, not a program"));
 }
 
 TEST_F(LauncherTest, ChildrenDieWithTheLauncher) {
