@@ -22,6 +22,7 @@ constexpr std::size_t kLineBytesMax = 8192;  // Longer lines are cut on the cons
 // A pipe that polls writable takes this much without blocking.
 constexpr std::size_t kConsoleWriteBytes = 4096;
 constexpr auto kLastWords = std::chrono::seconds{1};
+constexpr auto kBarInterval = std::chrono::seconds{1};
 
 void block_signals() {
   // Handlers belong to the launcher's thread; a closed console is an error code here, no SIGPIPE.
@@ -61,7 +62,7 @@ Status OutputPump::add(
   }
   {
     const MutexLock lock{mutex_};
-    sources_.push_back({std::move(label), std::move(pipe), std::move(log), {}});
+    sources_.push_back({std::move(label), std::move(pipe), std::move(log), {}, {}, {}});
   }
   ::eventfd_write(wake_.get(), 1);
   return {};
@@ -126,8 +127,8 @@ void OutputPump::read_source(Source& source) {
     return;
   }
   if (count <= 0) {
-    if (!source.partial.empty()) {
-      show(source.label, source.partial);
+    if (!source.partial.empty() || source.returned) {
+      end_line(source, '\n');
     }
     source.pipe = FileDescriptor{};
     return;
@@ -142,20 +143,38 @@ void OutputPump::read_source(Source& source) {
 
 void OutputPump::show_lines(Source& source, std::string_view bytes) {
   while (!bytes.empty()) {
-    const std::size_t end = bytes.find('\n');
+    const std::size_t end = bytes.find_first_of("\r\n");
     const std::size_t room = kLineBytesMax - source.partial.size();
     const std::size_t taken = std::min({end, bytes.size(), room});
     source.partial += bytes.substr(0, taken);
     bytes.remove_prefix(taken);
-    const bool complete = !bytes.empty() && bytes.front() == '\n';
-    if (complete || source.partial.size() == kLineBytesMax) {
+    if (!bytes.empty() && (bytes.front() == '\n' || bytes.front() == '\r')) {
+      end_line(source, bytes.front());
+      bytes.remove_prefix(1);
+    } else if (source.partial.size() == kLineBytesMax) {
       show(source.label, source.partial);
       source.partial.clear();
     }
-    if (complete) {
-      bytes.remove_prefix(1);
+  }
+}
+
+void OutputPump::end_line(Source& source, char end) {
+  const bool whole = end == '\n' && source.partial.empty() && source.returned;
+  if (source.returned && !whole && !source.returned->empty()) {
+    // Overwritten: a state of a progress bar.
+    const MonotonicTime now = clock_.now();
+    if (!source.bar_shown_at || now - *source.bar_shown_at >= kBarInterval) {
+      show(source.label, *source.returned);
+      source.bar_shown_at = now;
     }
   }
+  if (end == '\n') {
+    show(source.label, whole ? *source.returned : source.partial);
+    source.returned.reset();
+  } else {
+    source.returned = source.partial;
+  }
+  source.partial.clear();
 }
 
 void OutputPump::show(std::string_view label, std::string_view line) {

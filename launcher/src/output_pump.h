@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -53,11 +54,17 @@ class OutputPump {
     FileDescriptor pipe;
     FileDescriptor log;
     std::string partial;  // a line without its end yet
+    // Text before a carriage return: a whole line if "\n" follows, else a state of a progress bar,
+    // of which one a second is shown.
+    std::optional<std::string> returned;
+    std::optional<MonotonicTime> bar_shown_at;
   };
 
   void pump();
   void read_source(Source& source) MUSTER_REQUIRES(mutex_);
   void show_lines(Source& source, std::string_view bytes) MUSTER_REQUIRES(mutex_);
+  // Ends the line of `source` at `end`, "\n" or "\r".
+  void end_line(Source& source, char end) MUSTER_REQUIRES(mutex_);
   void show(std::string_view label, std::string_view line) MUSTER_REQUIRES(mutex_);
   void write_console() MUSTER_REQUIRES(mutex_);
 

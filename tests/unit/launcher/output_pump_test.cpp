@@ -67,6 +67,23 @@ TEST_F(OutputPumpTest, CutsLinesThatAreTooLongForTheConsoleButNotForTheLog) {
           std::string(20000 - 16384, 'x') + "\n");
 }
 
+TEST_F(OutputPumpTest, ShowsAProgressBarOnceASecondAndItsEnd) {
+  const ManualClock clock;  // It does not move: the first state is shown, and the last.
+  Pipe console = make_pipe();
+  Pipe rank = make_pipe();
+  const std::string bar = "\r 10 %\r 20 %\r 30 %\r100 %\n";
+  {
+    OutputPump pump{console.write.get(), clock};
+    ASSERT_TRUE(pump.add("0", std::move(rank.read), folder_ / "log").ok());
+    put(rank.write, bar + "after\r\n\r\nend\r");
+    rank.write = FileDescriptor{};
+    pump.drain(Deadline{});
+  }
+  console.write = FileDescriptor{};
+  EXPECT_EQ(read_file(folder_ / "log").value(), bar + "after\r\n\r\nend\r");
+  EXPECT_EQ(take(console.read), "[0]  10 %\n[0] 100 %\n[0] after\n[0] \n[0] end\n");
+}
+
 TEST_F(OutputPumpTest, KeepsLoggingWhenTheConsoleIsClosed) {
   Pipe console = make_pipe();
   console.read = FileDescriptor{};
