@@ -3,6 +3,7 @@
 #include "cli/plan/ep/numbers.h"
 #include "cli/text/table.h"
 
+#include <muster/common/dtype.h>
 #include <muster/common/text.h>
 
 #include <nlohmann/json.hpp>
