@@ -4,7 +4,7 @@
 // Bits are carried as std::uint16_t: bf16 is the upper half of an fp32, fp16 is IEEE binary16.
 #pragma once
 
-#include <muster/common/dtype_enum.h>
+#include <muster/common/dtype.h>
 
 #include <array>
 #include <cstdint>
