@@ -40,7 +40,7 @@ static Expected<int> train() {
     }
   }
   MUSTER_RETURN_IF_ERROR(agent->finish());
-  return verdict.ending == agent::Ending::kPreempted ? agent::kExitPreempted : agent::kExitDone;
+  return agent::exit_code(verdict.ending);
 }
 
 int main() {

@@ -37,10 +37,6 @@ int fail_start(int rank, const Status& status) {
   }
 }
 
-int exit_code(agent::Ending ending) {
-  return ending == agent::Ending::kPreempted ? agent::kExitPreempted : agent::kExitDone;
-}
-
 int run(TrainOptions options) {
   auto agent_options = agent::AgentOptions::from_environment();
   if (!agent_options) {
@@ -71,7 +67,7 @@ int run(TrainOptions options) {
     return fail_start(rank, loop.status());
   }
   const auto result = run_to_end(**loop);
-  return result ? exit_code(result->ending) : fail(rank, result.status());
+  return result ? agent::exit_code(result->ending) : fail(rank, result.status());
 }
 
 }  // namespace

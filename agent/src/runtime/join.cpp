@@ -124,6 +124,8 @@ DecideOptions decide_options_of(
   }
   decide.checkpoint_interval = options.checkpoint_interval;
   decide.total_steps = options.total_steps;
+  decide.skips_max = options.skips_max;
+  decide.skip_window = options.skip_window;
   decide.checkpoints_enabled = !options.checkpoint_root.empty();
   return decide;
 }
@@ -156,6 +158,8 @@ Status check_equal_settings(const Runtime::Parts& parts) {
         decide.clip_norm,
         static_cast<double>(decide.checkpoint_interval),
         static_cast<double>(decide.total_steps),
+        static_cast<double>(decide.skips_max),
+        static_cast<double>(decide.skip_window),
         decide.checkpoints_enabled ? 1.0 : 0.0,
         static_cast<double>(parts.options.digest_interval),
         parts.options.qk_clip_threshold,
@@ -177,8 +181,8 @@ Status check_equal_settings(const Runtime::Parts& parts) {
       parts.world,
       hash64(std::as_bytes(std::span{settings})),
       "attention and MoE layers, attention_schedule, allow_attention_change, expert_ranks, "
-      "clip_norm, checkpoint_interval, checkpoint folder, total_steps, digest_interval and "
-      "qk_clip_threshold",
+      "clip_norm, checkpoint_interval, checkpoint folder, total_steps, skips_max, skip_window, "
+      "digest_interval and qk_clip_threshold",
       Deadline::after(parts.options.collective_timeout));
 }
 

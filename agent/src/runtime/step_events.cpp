@@ -89,6 +89,8 @@ const char* to_string(Ending ending) {
       return "preempted";
     case Ending::kAbort:
       return "aborted";
+    case Ending::kFailed:
+      return "failed";
   }
   return "unknown";
 }

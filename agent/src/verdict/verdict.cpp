@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The decision of a step: a pure function of reduced lanes, commands and shared history.
+#include <muster/agent/agent.h>
 #include <muster/agent/verdict.h>
+#include <muster/common/text.h>
 #include <muster/optimizer/guards.h>
 #include <muster/optimizer/qk_clip.h>
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 namespace muster::agent {
@@ -224,8 +227,36 @@ void begin_wanted(SharedState& state, Verdict& verdict) {
   state.pin_wanted = false;
 }
 
+bool skips_too_often(const DecideOptions& options, SharedState& state, Verdict& verdict) {
+  if (!verdict.skip || options.skips_max <= 0) {
+    return false;
+  }
+  std::vector<std::int64_t>& skips = state.recent_skips;
+  skips.push_back(state.step);
+  if (std::ssize(skips) > options.skips_max) {
+    skips.erase(skips.begin());
+  }
+  const std::int64_t span = state.step - skips.front() + 1;
+  if (std::ssize(skips) < options.skips_max || span > options.skip_window) {
+    return false;
+  }
+  add_reason(
+      verdict,
+      concat(
+          options.skips_max,
+          " of the last ",
+          span,
+          " steps were skipped, so the run ends: go back to a checkpoint from before step ",
+          skips.front(),
+          " with other settings or data"));
+  return true;
+}
+
 Ending judge_ending(
     const ReducedLanes& lanes, const DecideOptions& options, SharedState& state, Verdict& verdict) {
+  if (skips_too_often(options, state, verdict)) {
+    return Ending::kFailed;
+  }
   if (lanes.preempt) {
     state.stopping = true;
     state.stop_is_preemption = true;
@@ -254,6 +285,21 @@ Verdict abort_for_generation(const ReducedLanes& lanes) {
 }
 
 }  // namespace
+
+int exit_code(Ending ending) {
+  switch (ending) {
+    case Ending::kPreempted:
+      return kExitPreempted;
+    case Ending::kAbort:
+    case Ending::kFailed:
+      return kExitNeverRestart;
+    case Ending::kContinue:
+    case Ending::kFinished:
+    case Ending::kStopped:
+      break;
+  }
+  return kExitDone;
+}
 
 Verdict resolve_checkpoint(const ReducedLanes& lanes, SharedState& state) {
   if (lanes.generation_min != lanes.generation_max) {
@@ -287,10 +333,13 @@ Verdict decide(
   verdict.ending = judge_ending(lanes, options, state, verdict);
 
   const bool due =
-      options.checkpoint_interval > 0 && (state.step + 1) % options.checkpoint_interval == 0;
-  const bool last = verdict.ending != Ending::kContinue && options.checkpoint_on_stop;
+      state.checkpoint_overdue ||
+      (options.checkpoint_interval > 0 && (state.step + 1) % options.checkpoint_interval == 0);
+  state.checkpoint_overdue = due && verdict.skip;
+  const bool last = verdict.ending != Ending::kContinue && verdict.ending != Ending::kFailed &&
+                    options.checkpoint_on_stop;
   state.checkpoint_wanted =
-      state.checkpoint_wanted || (options.checkpoints_enabled && (due || last));
+      state.checkpoint_wanted || (options.checkpoints_enabled && ((due && !verdict.skip) || last));
   resolve_in_flight(lanes, state, verdict);
   begin_wanted(state, verdict);
 

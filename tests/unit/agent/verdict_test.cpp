@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/agent/lane_ranks.h"
 
+#include <muster/agent/agent.h>
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -72,6 +74,54 @@ TEST_F(Verdicts, SkipsForNonFiniteGradients) {
   EXPECT_EQ(verdict.clip_factor, 1.0);
   EXPECT_EQ(state_.skipped_steps, 1);
   EXPECT_NE(verdict.reason.find("NaN"), std::string::npos);
+}
+
+TEST_F(Verdicts, ARunThatSkipsTooOftenEndsAsFailedAndSavesNothing) {
+  options_.skips_max = 3;
+  options_.skip_window = 5;
+  options_.checkpoint_interval = 1;
+  options_.total_steps = 8;
+  std::vector<Ending> endings;
+  std::vector<bool> begins;
+  // Applied, then skipped but for one of 4 steps: the third skip within 5 steps ends the run.
+  for (const bool bad : {false, true, true, false, true}) {
+    ranks_[1].nonfinite_count = bad ? 1 : 0;
+    state_.checkpoint_in_flight = 0;
+    const Verdict verdict = step();
+    endings.push_back(verdict.ending);
+    begins.push_back(verdict.begin_checkpoint != 0);
+    if (verdict.ending == Ending::kFailed) {
+      EXPECT_NE(
+          verdict.reason.find("3 of the last 4 steps were skipped, so the run ends: go back to a "
+                              "checkpoint from before step 1"),
+          std::string::npos)
+          << verdict.reason;
+    }
+  }
+  const Ending on = Ending::kContinue;
+  EXPECT_EQ(endings, (std::vector<Ending>{on, on, on, on, Ending::kFailed}));
+  EXPECT_EQ(begins, (std::vector<bool>{true, false, false, true, false}));
+  EXPECT_EQ(exit_code(Ending::kFailed), kExitNeverRestart);
+}
+
+TEST_F(Verdicts, SkipsFurtherApartThanTheWindowEndNothing) {
+  options_.skips_max = 2;
+  options_.skip_window = 3;
+  for (int i = 0; i < 40; ++i) {
+    ranks_[1].nonfinite_count = i % 3 == 0 ? 1 : 0;
+    EXPECT_EQ(step().ending, Ending::kContinue) << i;
+  }
+}
+
+TEST_F(Verdicts, ACheckpointThatFallsDueAtASkippedStepBeginsAtTheNextAppliedOne) {
+  options_.checkpoint_interval = 2;
+  std::vector<bool> begins;
+  for (const bool bad : {false, true, true, false, false}) {
+    ranks_[1].nonfinite_count = bad ? 1 : 0;
+    state_.checkpoint_in_flight = 0;
+    begins.push_back(step().begin_checkpoint != 0);
+  }
+  EXPECT_EQ(begins, (std::vector<bool>{false, false, false, true, false}));
 }
 
 TEST_F(Verdicts, SkipsForANonFiniteLossAndReportsItAsNan) {

@@ -107,6 +107,11 @@ void add_run_flags(CLI::App& app, TrainOptions& options, FaultTexts& faults) {
          "steps between checkpoints; 0 saves on command only")
       ->capture_default_str();
   app.add_option(
+         "--max-skips",
+         options.skips_max,
+         "end with exit code 93 once this many of the last 200 steps were skipped; 0 disables it")
+      ->capture_default_str();
+  app.add_option(
          "--print-every", options.print_every, "steps between progress lines; 0 disables them")
       ->capture_default_str();
   app.add_option(

@@ -163,6 +163,10 @@ Status validate(const TrainOptions& options, int world_size) {
       std::isfinite(options.qk_clip_tau) && options.qk_clip_tau >= 0,
       "--qk-clip-tau must be 0 (off) or more"));
   MUSTER_RETURN_IF_ERROR(require(
+      options.skips_max >= 0 && options.skips_max <= 200,
+      "--max-skips must be between 0 and 200, got ",
+      options.skips_max));
+  MUSTER_RETURN_IF_ERROR(require(
       options.checkpoint_interval >= 0,
       "--checkpoint-interval must be 0 (only on command) or more"));
   MUSTER_RETURN_IF_ERROR(require(

@@ -64,6 +64,7 @@ struct TrainOptions {
   std::filesystem::path dump_params;
   std::filesystem::path log_loss;
   std::int64_t print_every{10};
+  std::int64_t skips_max{100};      // of the last 200 steps; more end the run; zero disables
   std::int64_t eval_every{0};       // steps between evaluations, also at the end; zero disables
   std::int64_t eval_sequences{64};  // over all ranks
 };

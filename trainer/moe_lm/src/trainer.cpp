@@ -114,6 +114,7 @@ Status Trainer::create_optimizer() {
 Status Trainer::join_agent() {
   agent::AgentOptions agent_options = setup_.agent;
   agent_options.checkpoint_interval = options_.checkpoint_interval;
+  agent_options.skips_max = options_.skips_max;
   agent_options.qk_clip_threshold = options_.qk_clip_tau;
   agent_options.total_steps = total_steps();
   agent_options.allow_attention_change |= options_.allow_attention_change;

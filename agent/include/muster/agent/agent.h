@@ -63,6 +63,9 @@ struct AgentOptions {
   std::int64_t checkpoint_interval{0};  // steps
   int keep_last{3};
   std::int64_t total_steps{0};
+  // Ends the run as failed once this many of the last `skip_window` steps were skipped; 0 disables.
+  std::int64_t skips_max{100};
+  std::int64_t skip_window{200};
   // Accepts a checkpoint that was saved under another ModelInfo::attention_schedule.
   bool allow_attention_change{false};
   std::int64_t digest_interval{50};  // steps between parameter digests; 0 disables them

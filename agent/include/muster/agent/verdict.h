@@ -175,6 +175,9 @@ struct DecideOptions {
   std::int64_t total_steps{0};          // length of the run; 0 for a run without an end
   bool checkpoint_on_stop{true};        // save at the step that ends the run
   bool checkpoints_enabled{true};       // if not, checkpoint commands are rejected with the reason
+  // The run ends as failed once this many of the last `skip_window` steps were skipped; 0 disables.
+  std::int64_t skips_max{100};
+  std::int64_t skip_window{200};
 };
 
 // History that all ranks share; saved with every checkpoint. Changed only by `decide`.
@@ -192,11 +195,18 @@ struct SharedState {
   std::int64_t skipped_steps{0};
   std::int64_t clipped_heads{0};  // by QK-clip, over all steps
   optimizer::GuardState guard;    // ZClip's running values, the loss scale of the next step
+  // Not saved, so that a restart counts afresh.
+  std::vector<std::int64_t> recent_skips;  // the last skips_max skipped steps, ascending
+  bool checkpoint_overdue{false};          // fell due at a skipped step
 
   friend bool operator==(const SharedState&, const SharedState&) = default;
 };
 
-enum class Ending : std::uint8_t { kContinue, kFinished, kStopped, kPreempted, kAbort };
+// kFailed: too many steps were skipped; the run must not be restarted as it is.
+enum class Ending : std::uint8_t { kContinue, kFinished, kStopped, kPreempted, kAbort, kFailed };
+
+// Exit code of a rank that ended so, understood by `muster run`: 0, 75 or 93.
+[[nodiscard]] int exit_code(Ending ending);
 
 struct AppliedCommand {
   Command command;
@@ -232,8 +242,10 @@ struct Verdict : optimizer::StepDecision {
 // Endings: kFinished, kStopped and kPreempted are returned at the step at which they were agreed,
 // and every rank leaves its loop there. The final checkpoint begins at that step, or, if an older
 // one is still being written, in Agent::finish (state.checkpoint_wanted), which then resolves it.
-// kFinished takes precedence over a stop. Advances `state` to the next step. Only a generation
-// mismatch gives kAbort; it leaves `state` unchanged.
+// kFailed takes precedence over kFinished, that over a stop. kFailed saves no checkpoint, and none
+// begins by interval at a skipped step, so that a streak of skips does not push out the checkpoints
+// from before it. Advances `state` to the next step. Only a generation mismatch gives kAbort; it
+// leaves `state` unchanged.
 [[nodiscard]] Verdict decide(
     const ReducedLanes& lanes,
     std::span<const Command> pending,
