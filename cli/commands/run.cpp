@@ -34,7 +34,8 @@ constexpr const char* kExamples =
     "      --collector 127.0.0.1:29600 -- python train.py\n"
     "\n"
     "Exit codes: 0 done, 75 preempted and saved, 93 must not be restarted, 1 failed, 2 bad usage.\n"
-    "SIGTERM and SIGINT ask all ranks to save and end; a second one kills them.";
+    "SIGTERM, SIGINT and SIGHUP ask all ranks to save and end, however often they come; a SIGINT\n"
+    "after the first signal kills them.";
 
 struct RunFlags {
   LauncherOptions options;
@@ -48,8 +49,12 @@ struct RunFlags {
 // The handler's way to the launcher of this process.
 std::atomic<Launcher*> running_launcher{nullptr};
 
-void handle_stop_signal(int /*number*/) {
-  if (Launcher* launcher = running_launcher.load()) {
+std::atomic<bool> stop_requested{false};
+
+// A second request kills the ranks, and only Ctrl-C means that.
+void handle_stop_signal(int number) {
+  Launcher* launcher = running_launcher.load();
+  if (launcher != nullptr && (!stop_requested.exchange(true) || number == SIGINT)) {
     launcher->request_stop();
   }
 }

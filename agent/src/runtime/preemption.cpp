@@ -19,8 +19,16 @@ std::atomic<bool> holding{false};  // the agent does not exist yet
 static_assert(std::atomic<Agent*>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 void handle(int signal_number) {
+  // Service managers signal every process, and launchers pass a SIGTERM on: it is one request,
+  // also while the process leaves after its save.
+  if (signalled.exchange(true)) {
+    if (signal_number == SIGINT) {
+      ::_exit(128 + signal_number);
+    }
+    return;
+  }
   Agent* agent = preemption_agent.load();
-  if ((agent == nullptr && !holding.load()) || signalled.exchange(true)) {
+  if (agent == nullptr && !holding.load()) {
     ::_exit(128 + signal_number);
   }
   if (agent != nullptr) {

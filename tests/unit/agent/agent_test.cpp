@@ -249,18 +249,18 @@ TEST(Agent, FailedFinalCheckpointIsReportedByEveryRank) {
   EXPECT_FALSE(checkpoint::newest_verified(folder.path(), "unit").ok());
 }
 
-void raise_at_step(StepContext& context, std::int64_t step, int times) {
+void raise_at_step(StepContext& context, std::int64_t step, std::initializer_list<int> signals) {
   if (context.rank == 0 && context.step == step) {
     install_preemption_handlers(context.agent);
-    for (int i = 0; i < times; ++i) {
-      ::raise(SIGTERM);
+    for (const int number : signals) {
+      ::raise(number);
     }
   }
 }
 
 TEST(Preemption, FirstSignalEndsAllRanksAfterTheStep) {
   GroupOptions options;
-  options.on_step = [](StepContext& context) { raise_at_step(context, 3, 1); };
+  options.on_step = [](StepContext& context) { raise_at_step(context, 3, {SIGTERM}); };
   for (const RankResult& result : train(options)) {
     EXPECT_TRUE(result.status.ok()) << result.status.to_string();
     EXPECT_EQ(result.ending, Ending::kPreempted);
@@ -268,11 +268,23 @@ TEST(Preemption, FirstSignalEndsAllRanksAfterTheStep) {
   }
 }
 
+TEST(Preemption, FurtherTerminationSignalsAreTheSameRequestUntilTheProcessEnds) {
+  GroupOptions options;
+  options.on_step = [](StepContext& context) {
+    raise_at_step(context, 3, {SIGTERM, SIGTERM, SIGTERM});
+  };
+  for (const RankResult& result : train(options)) {
+    EXPECT_EQ(result.ending, Ending::kPreempted);
+    EXPECT_EQ(result.verdicts.size(), 4U);
+  }
+  ::raise(SIGTERM);  // The agent is gone, its process not yet.
+}
+
 TEST(Preemption, SignalBeforeTheAgentExistsIsHeldForIt) {
   hold_preemption_signals();
   ::raise(SIGTERM);
   GroupOptions options;
-  options.on_step = [](StepContext& context) { raise_at_step(context, 0, 0); };
+  options.on_step = [](StepContext& context) { raise_at_step(context, 0, {}); };
   for (const RankResult& result : train(options)) {
     EXPECT_TRUE(result.status.ok()) << result.status.to_string();
     EXPECT_EQ(result.ending, Ending::kPreempted);
@@ -280,21 +292,21 @@ TEST(Preemption, SignalBeforeTheAgentExistsIsHeldForIt) {
   }
 }
 
-TEST(PreemptionDeathTest, SecondSignalBeforeTheAgentExistsExitsAtOnce) {
+TEST(PreemptionDeathTest, AnInterruptAfterASignalBeforeTheAgentExistsExitsAtOnce) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const auto impatient = [] {
     hold_preemption_signals();
     ::raise(SIGTERM);
-    ::raise(SIGTERM);
+    ::raise(SIGINT);
   };
-  EXPECT_EXIT(impatient(), testing::ExitedWithCode(128 + SIGTERM), "");
+  EXPECT_EXIT(impatient(), testing::ExitedWithCode(128 + SIGINT), "");
 }
 
-TEST(PreemptionDeathTest, SecondSignalExitsAtOnce) {
+TEST(PreemptionDeathTest, AnInterruptAfterASignalExitsAtOnce) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   GroupOptions options;
-  options.on_step = [](StepContext& context) { raise_at_step(context, 3, 2); };
-  EXPECT_EXIT(static_cast<void>(train(options)), testing::ExitedWithCode(128 + SIGTERM), "");
+  options.on_step = [](StepContext& context) { raise_at_step(context, 3, {SIGTERM, SIGINT}); };
+  EXPECT_EXIT(static_cast<void>(train(options)), testing::ExitedWithCode(128 + SIGINT), "");
 }
 
 TEST(Agent, DivergedReplicasAreNoticedAndTrainingGoesOn) {

@@ -143,6 +143,27 @@ TEST_F(CommandLine, RunHandsArgumentsToTheProgramUntouched) {
   expect_part(result.out, "[0] <--flag><[1,2]><--><><{}>\n");
 }
 
+TEST_F(CommandLine, RunTakesASecondSigtermAsTheSameRequest) {
+  Program program{
+      {"run",
+       "--nproc-per-node",
+       "1",
+       "--checkpoint-root",
+       folder_.string(),
+       "--",
+       "/bin/sh",
+       "-c",
+       "trap 'echo saving; sleep 0.3; echo saved; exit 75' TERM; echo up; "
+       "while :; do sleep 0.01; done"}};
+  ASSERT_TRUE(program.wait_for_output("[0] up"));
+  program.signal(SIGTERM);
+  ASSERT_TRUE(program.wait_for_output("[0] saving"));
+  program.signal(SIGTERM);
+  const ProgramResult result = program.wait();
+  EXPECT_EQ(result.exit_code, 75) << result.out;
+  expect_part(result.out, "[0] saved\n");
+}
+
 TEST_F(CommandLine, RunTurnsSigtermIntoASaveAndEndsWith75) {
   Program program{
       {"run",

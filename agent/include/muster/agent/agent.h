@@ -274,13 +274,13 @@ inline constexpr int kExitRollback = 85;
 inline constexpr int kExitNeverRestart = 93;
 
 // Holds back a first SIGTERM or SIGINT until install_preemption_handlers, so that a rank that is
-// still starting leaves together with the others; call it first in main. A second signal exits at
-// once with 128 + signal. Ignores SIGPIPE.
+// still starting leaves together with the others; call it first in main. Further SIGTERMs are the
+// same request; a SIGINT after the first signal exits at once with 128 + signal. Ignores SIGPIPE.
 void hold_preemption_signals();
 
 // Installs SIGTERM and SIGINT handlers that call request_preemption, at once if a signal was held
-// back. A second signal, or one after the agent was destroyed, exits at once with 128 + signal.
-// Ignores SIGPIPE.
+// back. Further SIGTERMs are the same request; a SIGINT after the first signal, or a first signal
+// after the agent was destroyed, exits at once with 128 + signal. Ignores SIGPIPE.
 void install_preemption_handlers(Agent& agent);
 
 }  // namespace muster::agent
