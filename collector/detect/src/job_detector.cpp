@@ -20,6 +20,7 @@ void append(std::vector<Finding>& to, std::vector<Finding> from) {
 
 JobDetector::JobDetector(JobDetectorOptions options)
     : options_(std::move(options)),
+      flat_(options_.flat),
       max_logit_(options_.max_logit),
       reach_(options_.reach),
       expert_imbalance_(options_.expert_imbalance) {}
@@ -62,6 +63,7 @@ void JobDetector::begin_generation(std::int64_t generation) {
   next_step_.reset();
   given_up_.clear();
   nonfinite_.reset();
+  flat_.reset();
   max_logit_.reset();
   reach_.reset();
   expert_imbalance_.reset();
@@ -94,6 +96,7 @@ void JobDetector::judge(const StepObservation& observation, std::vector<Finding>
   if (!observation.skipped && observation.nonfinite_count <= 0) {
     append(findings, baseline.loss.observe(observation.step, observation.loss));
     append(findings, baseline.gradient_norm.observe(observation.step, observation.gradient_norm));
+    append(findings, flat_.observe(observation));
     append(findings, reach_.observe(observation, modes_));
     append(findings, expert_imbalance_.observe(observation));
   }

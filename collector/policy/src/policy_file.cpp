@@ -33,6 +33,7 @@ constexpr std::array kFindings{
     "max_logit",
     "rank_lost",
     "no_progress",
+    "flat",
     "attention_reach_low",
     "expert_imbalance",
     "ep_rank_waited_for"};

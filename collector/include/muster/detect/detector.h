@@ -55,7 +55,7 @@ struct StepObservation {
 // A detected problem and the numbers behind it.
 struct Finding {
   // "nonfinite", "spike", "spike_persistent", "max_logit", "rank_lost", "no_progress",
-  // "attention_reach_low", "expert_imbalance", "ep_rank_waited_for"
+  // "flat", "attention_reach_low", "expert_imbalance", "ep_rank_waited_for"
   std::string rule;
   Severity severity{Severity::kWarning};
   std::int64_t step{-1};

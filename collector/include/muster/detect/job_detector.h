@@ -21,6 +21,7 @@
 
 #include <muster/detect/detector.h>
 #include <muster/detect/expert_imbalance_detector.h>
+#include <muster/detect/flat_detector.h>
 #include <muster/detect/max_logit_detector.h>
 #include <muster/detect/mode_tracker.h>
 #include <muster/detect/nonfinite_detector.h>
@@ -38,6 +39,7 @@ namespace muster::detect {
 struct JobDetectorOptions {
   SpikeOptions loss{loss_spike_options()};
   SpikeOptions gradient_norm{gradient_norm_spike_options()};
+  FlatOptions flat;
   MaxLogitOptions max_logit;
   ReachOptions reach;
   ExpertImbalanceOptions expert_imbalance;
@@ -83,6 +85,7 @@ class JobDetector {
 
   JobDetectorOptions options_;
   NonfiniteDetector nonfinite_;
+  FlatDetector flat_;
   MaxLogitDetector max_logit_;
   ReachDetector reach_;
   ExpertImbalanceDetector expert_imbalance_;
