@@ -14,7 +14,8 @@
 .PHONY: help build demo test sanitize bench coverage fuzz docs format lint clean
 
 RELEASE := build/release
-JOBS ?= $(shell nproc)
+# Tests wait for each other more than they compute.
+JOBS ?= $(shell expr $$(nproc) + 1)
 
 help:
 	@sed -n '2,15s/^# \{0,1\}//p' Makefile

@@ -25,7 +25,7 @@ run() {
   env "${filter[@]}" \
     ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 \
     TSAN_OPTIONS=halt_on_error=1 \
-    ctest --test-dir "build/$preset" --output-on-failure -j "$(nproc)" -R "^($pattern)\$"
+    ctest --test-dir "build/$preset" --output-on-failure -j "$(($(nproc) + 1))" -R "^($pattern)\$"
 }
 
 run asan-ubsan "${address[@]}"
