@@ -4,8 +4,9 @@
 # builds under every form of optimizer, attention and expert parallelism, and compares the final
 # parameters of every rank byte for byte. For work that must not change a result.
 #
-# OLD_BIN and NEW_BIN hold muster and moe_lm (build/release/bin). DATA is any text; without it the
-# model recalls needles. Prints one line per form; exit code 1 when any differs.
+# Builds from before the weight of auxiliary losses was corrected differ in --switch-loss unless
+# DATA is given. OLD_BIN and NEW_BIN hold muster and moe_lm (build/release/bin). DATA is any text;
+# without it the model recalls needles. Prints one line per form; exit code 1 when any differs.
 set -euo pipefail
 [ $# -ge 2 ] || { sed -n '3,8s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 old=$(cd "$1" && pwd)

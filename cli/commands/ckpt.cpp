@@ -30,6 +30,7 @@ constexpr std::size_t kValueBytesShown = 60;
 struct Run {
   std::string name;
   std::vector<CheckpointInfo> checkpoints;  // newest first
+  Status readable;
 };
 
 // Removes a trailing slash, so that the last part is the folder's name.
@@ -39,7 +40,9 @@ fs::path clean(const fs::path& folder) {
 }
 
 bool is_checkpoint(const fs::path& folder) {
-  return folder.filename().string().starts_with("step-") || fs::exists(folder / "MANIFEST.json");
+  std::error_code ignored;
+  return folder.filename().string().starts_with("step-") ||
+         fs::exists(folder / "MANIFEST.json", ignored);
 }
 
 // Returns the checkpoints of a run folder, newest first, or `folder` itself if it is one.
@@ -81,9 +84,10 @@ Expected<std::vector<Run>> find_runs(const fs::path& root) {
     if (found.status().code() == StatusCode::kInvalidArgument) {
       continue;  // The name cannot be a run's.
     }
-    MUSTER_ASSIGN_OR_RETURN(auto checkpoints, std::move(found));
-    if (!checkpoints.empty() || fs::exists(entry.path() / "GENERATION", ignored)) {
-      runs.push_back({name, std::move(checkpoints)});
+    if (!found) {
+      runs.push_back({name, {}, found.status()});
+    } else if (!found->empty() || fs::exists(entry.path() / "GENERATION", ignored)) {
+      runs.push_back({name, *std::move(found), {}});
     }
   }
   if (error) {
@@ -112,11 +116,19 @@ int list_runs(const std::vector<Run>& runs) {
   bool damaged = false;
   for (const Run& run : runs) {
     if (run.checkpoints.empty()) {
-      table.add({run.name, "0", "-", "-", "-", "-", "-", "no checkpoint yet"});
+      const std::string count = run.readable.ok() ? "0" : "-";
+      const std::string state =
+          run.readable.ok() ? "no checkpoint yet" : "UNREADABLE: " + run.readable.message();
+      table.add({run.name, count, "-", "-", "-", "-", "-", state});
+      damaged = damaged || !run.readable.ok();
       continue;
     }
     const CheckpointInfo& newest = run.checkpoints.front();
-    damaged = damaged || !newest.validity.ok();
+    const auto bad = std::count_if(
+        run.checkpoints.begin() + 1, run.checkpoints.end(), [](const CheckpointInfo& one) {
+          return !one.validity.ok();
+        });
+    damaged = damaged || !newest.validity.ok() || bad > 0;
     table.add(
         {run.name,
          std::to_string(run.checkpoints.size()),
@@ -125,7 +137,7 @@ int list_runs(const std::vector<Run>& runs) {
          std::to_string(newest.world_size),
          format_bytes(newest.bytes),
          format_age_of(newest.committed_unix_ns, now),
-         state_of(newest)});
+         bad == 0 ? state_of(newest) : concat(state_of(newest), "; ", bad, " older DAMAGED")});
   }
   std::fputs(table.to_string().c_str(), stdout);
   return damaged ? kExitError : 0;
@@ -133,7 +145,11 @@ int list_runs(const std::vector<Run>& runs) {
 
 Expected<int> list(const fs::path& folder) {
   auto found = find(folder);
-  if (found.status().code() == StatusCode::kNotFound && fs::is_directory(folder)) {
+  // A root may have any name, also one that a run cannot.
+  std::error_code ignored;
+  const StatusCode code = found.status().code();
+  if ((code == StatusCode::kNotFound || code == StatusCode::kInvalidArgument) &&
+      fs::is_directory(folder, ignored)) {
     MUSTER_ASSIGN_OR_RETURN(const auto runs, find_runs(folder));
     if (!runs.empty()) {
       return list_runs(runs);

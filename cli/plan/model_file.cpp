@@ -327,7 +327,8 @@ Expected<PlannedModel> parse_model(const std::string& text, const std::string& n
     }
     return read_document(documents.empty() ? YAML::Node{} : documents[0], name);
   } catch (const Mistake& mistake) {
-    return invalid_argument(name, ":", mistake.line, ": ", mistake.what);
+    // YAML has no position for what is missing, such as the root of an empty file.
+    return invalid_argument(name, ":", std::max(mistake.line, 1), ": ", mistake.what);
   } catch (const YAML::Exception& error) {
     return invalid_argument(name, ":", error.mark.line + 1, ": not YAML or JSON: ", error.msg);
   }

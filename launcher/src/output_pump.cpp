@@ -154,6 +154,7 @@ void OutputPump::show_lines(Source& source, std::string_view bytes) {
     } else if (source.partial.size() == kLineBytesMax) {
       show(source.label, source.partial);
       source.partial.clear();
+      source.returned.reset();
     }
   }
 }

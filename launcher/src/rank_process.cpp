@@ -205,6 +205,9 @@ Expected<std::string> find_program(const std::string& program) {
     if (type == std::filesystem::file_type::not_found) {
       return not_found("there is no program ", program);
     }
+    if (type == std::filesystem::file_type::none) {
+      return not_found(program, ": ", ignored.message());
+    }
     if (type != std::filesystem::file_type::regular) {
       return not_found(
           program,

@@ -24,8 +24,8 @@ struct SpawnRequest {
 
 class RankProcess {
  public:
-  // stdout and stderr go to `output`, stdin is empty. kNotFound or kIoError, naming the path, when
-  // it cannot be executed.
+  // stdout and stderr go to `output`, stdin is empty. kNotFound, kInvalidArgument or kIoError,
+  // naming the path, when it cannot be executed.
   [[nodiscard]] static Expected<RankProcess> start(const SpawnRequest& request, int output);
 
   // A process still alive is killed and reaped.

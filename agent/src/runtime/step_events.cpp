@@ -124,13 +124,14 @@ std::vector<Event> StepEvents::from_verdict(
 
 bool StepEvents::Onset::observe(std::int64_t step, bool now) {
   steps += now ? 1 : 0;
-  const bool sets_in = now && !active;
+  unreported = now && (unreported || !active);
   active = now;
-  return sets_in && step - last_step >= kClipEventSteps;
+  return unreported && step - last_step >= kClipEventSteps;
 }
 
 std::int64_t StepEvents::Onset::take_steps(std::int64_t step) {
   last_step = step;
+  unreported = false;
   return std::exchange(steps, 0);
 }
 

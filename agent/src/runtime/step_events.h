@@ -30,7 +30,8 @@ class StepEvents {
   // Detects the onset of a condition that may last, and counts its steps.
   struct Onset {
     bool active{false};
-    std::int64_t steps{0};  // since the last event
+    bool unreported{false};  // set in too soon after the last event; reported once that is past
+    std::int64_t steps{0};   // since the last event
     std::int64_t last_step{-kClipEventSteps};
 
     // True if `step` needs an event.

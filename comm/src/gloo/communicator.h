@@ -90,7 +90,7 @@ class GlooCommunicator final : public Communicator {
 
   GlooCommunicator(Parts parts, GlooMesh mesh);
 
-  // gloo_communicator.cpp: the frame of every call.
+  // communicator.cpp: the frame of every call.
   Frame& begin(CallKind kind);
   static void place(Frame& frame, const void* data, std::size_t bytes);
   [[nodiscard]] Status enter(Deadline deadline);
@@ -98,12 +98,12 @@ class GlooCommunicator final : public Communicator {
   [[nodiscard]] Status refuse(std::string_view why);
   [[nodiscard]] bool all_inline() const;
 
-  // gloo_transfer.cpp: moving bytes.
+  // transfer.cpp: moving bytes.
   [[nodiscard]] Status transfer(
       std::span<const Piece> outgoing, std::span<const Piece> incoming, Deadline deadline);
   [[nodiscard]] Status explain(const char* what, Deadline deadline);
 
-  // gloo_collectives.cpp: data that did not fit into the frames.
+  // collectives.cpp: data that did not fit into the frames.
   [[nodiscard]] std::byte* scratch(std::size_t size);
   [[nodiscard]] std::vector<Part> parts_of(
       std::span<const std::uint64_t> counts, DType dtype) const;

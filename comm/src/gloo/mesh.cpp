@@ -21,6 +21,7 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <tuple>
@@ -215,9 +216,9 @@ class MeshBuilder {
       if (r != options_.rank) {
         transport_->getPair(r)->connect(
             decode_address(records_[static_cast<std::size_t>(r)], options_.rank, options_.size));
-      }
-      if (deadline_.expired()) {  // A closed pair counts as connected.
-        throw std::runtime_error(concat("rank ", r, " came too late"));
+        if (deadline_.expired()) {  // A closed pair counts as connected.
+          throw std::runtime_error(concat("rank ", r, " came too late"));
+        }
       }
     }
   }
@@ -275,10 +276,15 @@ class MeshBuilder {
   std::vector<std::pair<Address, Address>> ends_;  // Ends of each connection: own, peer's.
 };
 
-// Gloo's exceptions as a status.
-Expected<GlooMesh> build(MeshBuilder& builder, Deadline deadline) {
+// Gloo's exceptions as a status. Its stores throw in their constructors, too.
+Expected<GlooMesh> build(
+    std::optional<MeshBuilder>& builder,
+    std::shared_ptr<gloo::transport::Device> device,
+    const GlooMeshOptions& options,
+    Deadline deadline) {
   try {
-    return builder.build();
+    builder.emplace(std::move(device), options, deadline);
+    return builder->build();
   } catch (const std::exception& error) {
     if (deadline.expired()) {
       return deadline_exceeded(
@@ -301,10 +307,10 @@ Expected<GlooMesh> connect_gloo_mesh(
     const GlooMeshOptions& options,
     GlooFamily& family,
     Deadline deadline) {
-  MeshBuilder builder{std::move(device), options, deadline};
-  Expected<GlooMesh> mesh = build(builder, deadline);
-  if (!mesh) {
-    family.keep(builder.give_up());
+  std::optional<MeshBuilder> builder;
+  Expected<GlooMesh> mesh = build(builder, std::move(device), options, deadline);
+  if (!mesh && builder) {
+    family.keep(builder->give_up());
   }
   return mesh;
 }

@@ -227,6 +227,22 @@ TEST(StepEvents, AQkClipThatLastsIsReportedOnceAtItsOnset) {
   EXPECT_EQ(again[0].inputs.at("clipped_steps"), 300.0);
 }
 
+TEST(StepEvents, AnOnsetSoonAfterAnEventIsReportedOnceThatIsPast) {
+  StepEvents events;
+  Verdict clipped;
+  clipped.head_gammas = {{0.5}};
+  ReducedLanes lanes;
+  lanes.max_logits = {{200.0}};
+  std::vector<std::int64_t> steps;
+  for (std::int64_t step = 10; step < 1000; ++step) {
+    const Verdict& verdict = step == 11 ? Verdict{} : clipped;
+    if (!events.from_verdict(step, verdict, lanes, 100.0).empty()) {
+      steps.push_back(step);
+    }
+  }
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{10, 10 + StepEvents::kClipEventSteps}));
+}
+
 TEST(StepEvents, ASpikeIsAWarningWithItsReason) {
   StepEvents events;
   Verdict spike;

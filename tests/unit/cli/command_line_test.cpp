@@ -241,6 +241,22 @@ TEST_F(CommandLine, RunSurvivesAClosedStdout) {
   expect_part(*log, "line 1999\n");
 }
 
+TEST_F(CommandLine, CkptListTakesARootOfAnyNameAndReportsOlderDamage) {
+  commit_checkpoint(10);
+  commit_checkpoint(20);
+  const fs::path root = folder_ / ".my ckpts";
+  fs::create_directory(root);
+  fs::rename(folder_ / "moby", root / "moby");
+  fs::create_directory(root / "lost+found");
+  const ProgramResult intact = muster({"ckpt", "list", root.string()});
+  EXPECT_EQ(intact.exit_code, 0) << intact.err;
+  expect_part(intact.out, "moby");
+  fs::remove(root / "moby" / "step-10.gen-1" / "rank-0.safetensors");
+  const ProgramResult damaged = muster({"ckpt", "list", root.string()});
+  EXPECT_EQ(damaged.exit_code, 1) << damaged.out;
+  expect_part(damaged.out, "1 older DAMAGED");
+}
+
 TEST_F(CommandLine, CkptListsShowsAndVerifiesARun) {
   commit_checkpoint(10);
   commit_checkpoint(20);

@@ -52,6 +52,7 @@ TEST(ModelFile, RefusesWhatWouldSilentlyDoNothing) {
   EXPECT_EQ(
       refusal(one + "---\n" + one), "model.yaml:4: a second document would not be read; join them");
   EXPECT_EQ(refusal("ranks: 2\nranks: 4\n" + one), "model.yaml:2: 'ranks' is given twice");
+  EXPECT_THAT(refusal("# nothing\n"), StartsWith("model.yaml:1: "));
   EXPECT_THAT(refusal("ranks: 010\n" + one), HasSubstr("without leading zeros, got 010"));
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inner loops of the packed matrix products (cpu/gemm_packed.h), once per instruction set.
+// The inner loops of the packed matrix products (kernels/gemm/cpu/packed.h), once per instruction
+// set.
 //
 // Operands are packed in panels of a few lines: unit u of all lines of a panel lie side by side, so
 // the inner loop reads both operands forwards. A unit is a float, or two neighbouring bf16 along

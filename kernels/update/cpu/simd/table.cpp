@@ -3,7 +3,7 @@
 
 namespace muster::kernels::MUSTER_SIMD_ISA {
 
-// update_plain.cpp, update_momentum.cpp, update_adam.cpp
+// momentum.cpp, adam.cpp
 void sgd_rule(
     const UpdateTensors& t, const UpdateStep& step, const UpdateScalars& f, UpdateStatistics& sums);
 void muon_apply_rule(
