@@ -7,21 +7,18 @@
 //   claim max_logit_overhead_percent     forward with statistics over without, minus 1
 //   claim attention_two_thread_scaling   one thread over two, forward and backward, wall time
 // Method: one causal sequence of 8192 tokens, head dimension 128, one thread; flops are those of
-// visible pairs, 4 d (forward) and 10 d (backward) each. Each round runs every variant once beside
-// an FMA loop of the same instruction set; claims are medians of ratios within a round. Single
-// threads are measured by their CPU time: hosts are shared. Scaling needs wall time: fastest of all
-// rounds.
+// visible pairs, 4 d (forward) and 10 d (backward) each. Variants take turns beside an FMA loop of
+// the same instruction set (harness.h). Single threads are measured by their CPU time; scaling
+// needs wall time.
 #include "benchmarks/fma_peak.h"
 
 #include <muster/kernels/attention.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,15 +28,14 @@ namespace {
 using muster::DType;
 using muster::bench::cpu_seconds;
 using muster::bench::median;
+using muster::bench::must;
 using muster::bench::peak_flops_per_second;
+using muster::bench::run_fma_loop;
+using muster::bench::Series;
 using muster::kernels::AttentionProblem;
 using muster::kernels::AttentionStatistics;
 
-constexpr int kRounds = 7;
-
-double wall_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+using Seconds = std::span<const double>;
 
 // ---- the work ------------------------------------------------------------------------------
 
@@ -74,7 +70,7 @@ struct Work {
   }
 
   void forward(bool statistics) {
-    check(muster::kernels::attention_forward(
+    must(muster::kernels::attention_forward(
         problem,
         {{tensors[0].data()}, {tensors[1].data()}, {tensors[2].data()}},
         {{tensors[4].data()}, lse.data()},
@@ -82,7 +78,7 @@ struct Work {
   }
 
   void backward() {
-    check(muster::kernels::attention_backward(
+    must(muster::kernels::attention_backward(
         problem,
         {{tensors[0].data()}, {tensors[1].data()}, {tensors[2].data()}},
         {{tensors[4].data()},
@@ -94,13 +90,6 @@ struct Work {
          {tensors[7].data()}}));
   }
 
-  static void check(const muster::Status& status) {
-    if (!status.ok()) {
-      std::fprintf(stderr, "%s\n", status.to_string().c_str());
-      std::exit(1);
-    }
-  }
-
   std::vector<std::int64_t> cu;
   std::vector<std::vector<float>> tensors;  // q, k, v, dout, out, dq, dk, dv
   std::vector<float> lse;
@@ -109,10 +98,15 @@ struct Work {
   AttentionProblem problem;
 };
 
-double seconds_of(double (*clock)(), const std::function<void()>& work) {
-  const double begin = clock();
+double seconds_of(const std::function<void()>& work) {
+  const double begin = cpu_seconds();
   work();
-  return clock() - begin;
+  return cpu_seconds() - begin;
+}
+
+void show(const Series& series) {
+  std::printf("%s", series.report().c_str());
+  std::fflush(stdout);
 }
 
 void peak_claims(std::int64_t tokens) {
@@ -120,81 +114,57 @@ void peak_claims(std::int64_t tokens) {
   Work halves(DType::kBFloat16, tokens, 1, 128, 1);
   const double forward_flops = attention_flops(floats.problem, false);
   const double backward_flops = attention_flops(floats.problem, true);
-  std::vector<double> forward;
-  std::vector<double> backward;
-  std::vector<double> speedup;
-  std::vector<double> peaks;
-  for (int round = 0; round <= kRounds; ++round) {
-    const double peak = peak_flops_per_second();
-    const double f = seconds_of(cpu_seconds, [&] { floats.forward(true); });
-    const double b = seconds_of(cpu_seconds, [&] { floats.backward(); });
-    const double hf = seconds_of(cpu_seconds, [&] { halves.forward(true); });
-    const double hb = seconds_of(cpu_seconds, [&] { halves.backward(); });
-    if (round > 0) {  // the first touches fresh memory
-      peaks.push_back(peak);
-      forward.push_back(forward_flops / f / peak);
-      backward.push_back(backward_flops / b / peak);
-      speedup.push_back((f + b) / (hf + hb));
-    }
-  }
+  const double fma_flops = run_fma_loop();
   std::printf(
-      "FMA loop %.0f GFLOP/s; fp32 runs %s, bf16 %s\n",
-      median(peaks) / 1e9,
+      "fp32 runs %s, bf16 %s\n",
       muster::kernels::attention_path(DType::kFloat32),
       muster::kernels::attention_path(DType::kBFloat16));
-  std::printf("claim attention_fwd_peak_fraction %.3f\n", median(forward));
-  std::printf("claim attention_bwd_peak_fraction %.3f\n", median(backward));
-  std::printf("claim attention_bf16_speedup %.2f\n", median(speedup));
+  Series series("attention near the peak", {.budget_s = 30}, Series::Time::kThread);
+  const auto fma = series.add("FMA loop", [] { run_fma_loop(); });
+  const auto f = series.add("fp32 forward", [&] { floats.forward(true); });
+  const auto b = series.add("fp32 backward", [&] { floats.backward(); });
+  const auto hf = series.add("bf16 forward", [&] { halves.forward(true); });
+  const auto hb = series.add("bf16 backward", [&] { halves.backward(); });
+  series.add_figure({"attention_fwd_peak_fraction", 0.03}, [=](Seconds s) {
+    return forward_flops / s[f] * s[fma] / fma_flops;
+  });
+  series.add_figure({"attention_bwd_peak_fraction", 0.03}, [=](Seconds s) {
+    return backward_flops / s[b] * s[fma] / fma_flops;
+  });
+  series.add_figure(
+      {"attention_bf16_speedup", 0.03}, [=](Seconds s) { return (s[f] + s[b]) / (s[hf] + s[hb]); });
+  series.run();
+  show(series);
 }
 
 void statistics_claim() {
   Work work(DType::kFloat32, 1024, 2, 128, 1);
-  std::vector<double> ratios;
-  for (int round = 0; round <= 10 * kRounds; ++round) {
-    double with = 0;
-    double without = 0;
-    for (int half = 0; half < 2; ++half) {  // either goes first every other time
-      const bool first = (round + half) % 2 == 0;
-      (first ? with : without) = seconds_of(cpu_seconds, [&] { work.forward(first); });
-    }
-    if (round > 0) {
-      ratios.push_back(with / without);
-    }
-  }
-  std::printf("claim max_logit_overhead_percent %.2f\n", 100 * (median(ratios) - 1));
+  Series series("statistics of attention", {.budget_s = 15}, Series::Time::kThread);
+  const auto with = series.add("forward with statistics", [&] { work.forward(true); });
+  const auto without = series.add("forward without", [&] { work.forward(false); });
+  series.add_figure(
+      {.name = "max_logit_overhead_percent", .tolerance = 0.5, .is_relative = false, .digits = 2},
+      [=](Seconds s) { return 100 * (s[with] / s[without] - 1); });
+  series.run();
+  show(series);
 }
-
-double process_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
-
-struct Seconds {
-  double wall{1e9};
-  double busiest{1e9};  // CPU time of the thread that had most
-};
 
 void scaling_claim(std::int64_t tokens) {
   Work one(DType::kFloat32, tokens, 1, 128, 1);
   Work two(DType::kFloat32, tokens, 1, 128, 2);
-  Seconds of_one;
-  Seconds of_two;
-  for (int round = 0; round <= 2 * kRounds; ++round) {
-    for (auto [work, best] : {std::pair{&one, &of_one}, std::pair{&two, &of_two}}) {
-      const double process = process_seconds();
-      const double thread = cpu_seconds();
-      const double wall = wall_seconds();
-      work->forward(true);
-      work->backward();
-      const double own = cpu_seconds() - thread;
-      best->wall = std::min(best->wall, wall_seconds() - wall);
-      best->busiest = std::min(best->busiest, std::max(own, process_seconds() - process - own));
-    }
-  }
-  // On a host whose cores are busy, only the second ratio measures the kernels.
-  std::printf("two threads by CPU time of the busier one: %.2f\n", of_one.busiest / of_two.busiest);
-  std::printf("claim attention_two_thread_scaling %.2f\n", of_one.wall / of_two.wall);
+  Series series("threads of attention", {.budget_s = 15}, Series::Time::kWall);
+  const auto run = [](Work& work) {
+    return [&work] {
+      work.forward(true);
+      work.backward();
+    };
+  };
+  const auto alone = series.add("one thread", run(one));
+  const auto both = series.add("two threads", run(two));
+  series.add_figure(
+      {"attention_two_thread_scaling", 0.05}, [=](Seconds s) { return s[alone] / s[both]; });
+  series.run();
+  show(series);
 }
 
 // Fractions of the peak at other shapes, for docs/concepts/attention.md.
@@ -212,7 +182,7 @@ void profile() {
         const double flops = attention_flops(work.problem, false);
         const auto repeats = static_cast<int>(5e8 / flops) + 1;  // as a training step would: warm
         const auto rate = [&](const std::function<void()>& call) {
-          const double seconds = seconds_of(cpu_seconds, [&] {
+          const double seconds = seconds_of([&] {
             for (int i = 0; i < repeats; ++i) {
               call();
             }

@@ -6,11 +6,12 @@
 //                                       into the peer's chunk (in one piece or row by row,
 //                                       whichever is faster that turn), 2 processes that both
 //                                       copy; every token leaves its rank
-// Method: rows of 2,048 bf16. Dispatch, combine and memcpy take turns in one run, so that drift
-// hits all alike; each is timed from one barrier to the next on the slowest rank; medians of 15
-// turns. The table also has uniform routing, where most of what moves stays on the rank: there the
-// bytes of the local passes (own rows, copies of a token's further choices) are counted with the
-// wire's, as on one host both are the same memory.
+// Method: rows of 2,048 bf16. Dispatch and memcpy take turns in one group (harness.h); each is
+// timed from one barrier to the next on the slowest rank. The report also has uniform routing,
+// where most of what moves stays on the rank: there the bytes of the local passes (own rows, copies
+// of a token's further choices) are counted with the wire's, as on one host both are the same
+// memory.
+#include "benchmarks/harness.h"
 #include "tests/support/forked_ranks.h"
 
 #include <muster/comm/backends.h>
@@ -23,15 +24,19 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace muster::parallel {
 
 namespace {
 
+using bench::must;
+using bench::Series;
+
 constexpr int kRanks = 2;
-constexpr int kTurns = 15;
 constexpr std::int64_t kHidden = 2048;
 constexpr std::size_t kCopyBytes = std::size_t{32} << 20;
 
@@ -83,26 +88,13 @@ std::vector<std::int32_t> choices_of(const Workload& workload, int rank) {
   return choices;
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-// Timings of one workload on one rank.
-struct Measured {
-  std::int64_t wire_bytes{0};  // of the rank with most
-  std::int64_t all_bytes{0};
-  std::vector<double> dispatch_s, combine_s, memcpy_rate;
-};
-
 class Bench {
  public:
   Bench(comm::Communicator& ranks, comm::SymmetricHeap& heap, std::size_t target)
       : ranks_(ranks), heap_(heap), target_(target) {}
 
-  Status run(const Workload& workload, EpExchange& exchange, Measured& measured) {
-    const int rank = ranks_.rank();
-    const std::vector<std::int32_t> choices = choices_of(workload, rank);
+  Expected<std::string> run(const Workload& workload, EpExchange& exchange) {
+    const std::vector<std::int32_t> choices = choices_of(workload, ranks_.rank());
     const std::vector<float> gates(choices.size(), 0.5F);
     std::vector<std::byte> x(static_cast<std::size_t>(workload.tokens * kHidden * 2));
     std::vector<std::byte> y(x.size());
@@ -111,39 +103,68 @@ class Bench {
     EpPlan plan{exchange.options().shape, exchange.options().balance};
     MUSTER_RETURN_IF_ERROR(exchange.make_plan(choices, plan, soon()));
     EpRows received;
-    for (int turn = -2; turn < kTurns; ++turn) {  // two to warm up
-      double copy = 0;
-      double copy_rows = 0;
-      double dispatch = 0;
-      double combine = 0;
-      MUSTER_RETURN_IF_ERROR(time(copy, [&] { return copy_all(kCopyBytes); }));
-      MUSTER_RETURN_IF_ERROR(time(copy_rows, [&] { return copy_all(kHidden * 2); }));
-      static_cast<void>(exchange.take_event(plan));
-      MUSTER_RETURN_IF_ERROR(
-          time(dispatch, [&] { return exchange.dispatch(plan, x, gates, received, soon()); }));
-      const EpEvent event = exchange.take_event(plan);
-      const auto combine_all = [&] {
+    double combine_seconds = 0;  // of the last dispatch's rows
+    const auto dispatch = [&] {
+      const double seconds =
+          time([&] { return exchange.dispatch(plan, x, gates, received, soon()); });
+      combine_seconds = time([&] {
         const Status combined = exchange.combine(plan, received.rows, {}, y, {}, soon());
         return combined.ok() ? heap_.barrier("combined", soon()) : combined;
-      };
-      MUSTER_RETURN_IF_ERROR(time(combine, combine_all));
-      std::array<double, 2> most{
-          static_cast<double>(event.bytes_out),
-          static_cast<double>(event.bytes_out + event.bytes_local)};
-      MUSTER_RETURN_IF_ERROR(
-          ranks_.all_reduce(std::span<double>{most}, comm::ReduceOp::kMax, soon()));
-      measured.wire_bytes = static_cast<std::int64_t>(most[0]);
-      measured.all_bytes = static_cast<std::int64_t>(most[1]);
-      if (turn >= 0) {
-        measured.memcpy_rate.push_back(static_cast<double>(kCopyBytes) / std::min(copy, copy_rows));
-        measured.dispatch_s.push_back(dispatch);
-        measured.combine_s.push_back(combine);
-      }
-    }
-    return {};
+      });
+      return seconds;
+    };
+    static_cast<void>(exchange.take_event(plan));
+    dispatch();
+    const EpEvent event = exchange.take_event(plan);
+    const double wire = largest(static_cast<double>(event.bytes_out));
+    const double all = largest(static_cast<double>(event.bytes_out + event.bytes_local));
+    return measure(workload, dispatch, combine_seconds, wire, all);
   }
 
  private:
+  std::string measure(
+      const Workload& workload,
+      const std::function<double()>& dispatch,
+      const double& combine_seconds,
+      double wire,
+      double all) {
+    using Seconds = std::span<const double>;
+    Series series(
+        workload.name,
+        {.budget_s = 12, .rounds_min = 15},
+        Series::Time::kWall,
+        bench::Machine::system(),
+        [this](double value) {
+          must(ranks_.all_reduce(std::span{&value, 1}, comm::ReduceOp::kSum, soon()));
+          return value;
+        });
+    const auto copy =
+        series.add_measured("memcpy", [&] { return time([&] { return copy_all(kCopyBytes); }); });
+    const auto rows = series.add_measured(
+        "memcpy by rows", [&] { return time([&] { return copy_all(kHidden * 2); }); });
+    const auto moved = series.add_measured("dispatch", dispatch);
+    const auto combined = series.add_measured("combine", [&] { return combine_seconds; });
+    const auto add = [&](const char* name, Series::Formula formula) {
+      series.add_figure(
+          {.name = name, .tolerance = 0.08, .is_claim = false, .digits = 2}, std::move(formula));
+    };
+    const auto rate = [=](Seconds s) {
+      return static_cast<double>(kCopyBytes) / std::min(s[copy], s[rows]);
+    };
+    add("memcpy GB/s", [=](Seconds s) { return rate(s) / 1e9; });
+    add("dispatch ms", [=](Seconds s) { return s[moved] * 1e3; });
+    add("combine ms", [=](Seconds s) { return s[combined] * 1e3; });
+    add("of memcpy with local passes", [=](Seconds s) { return all / s[moved] / rate(s); });
+    series.add_figure(
+        {.name = workload.leaves ? "ep_dispatch_memcpy_fraction" : "of memcpy on the wire",
+         .tolerance = 0.08,
+         .is_claim = workload.leaves,
+         .digits = 2},
+        [=](Seconds s) { return wire / s[moved] / rate(s); });
+    series.run();
+    return series.report();
+  }
+
   // Into the peer's chunk, `piece` bytes at a time.
   Status copy_all(std::size_t piece) {
     for (std::size_t i = 0; i < kCopyBytes; i += piece) {
@@ -152,14 +173,18 @@ class Bench {
     return heap_.barrier("copy", soon());
   }
 
-  // From a barrier until the slowest rank has returned.
+  // Seconds from a barrier until the slowest rank has returned.
   template <typename Action>
-  Status time(double& seconds, const Action& action) {
-    MUSTER_RETURN_IF_ERROR(heap_.barrier("start", soon()));
+  double time(const Action& action) {
+    must(heap_.barrier("start", soon()));
     const auto start = std::chrono::steady_clock::now();
-    MUSTER_RETURN_IF_ERROR(action());
-    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    return ranks_.all_reduce(std::span<double>{&seconds, 1}, comm::ReduceOp::kMax, soon());
+    must(action());
+    return largest(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+
+  double largest(double value) {
+    must(ranks_.all_reduce(std::span<double>{&value, 1}, comm::ReduceOp::kMax, soon()));
+    return value;
   }
 
   comm::Communicator& ranks_;
@@ -167,39 +192,6 @@ class Bench {
   std::size_t target_;
   std::vector<std::byte> source_{kCopyBytes, std::byte{0x3F}};
 };
-
-std::string report(const Workload& workload, const Measured& measured) {
-  const double rate = median(measured.memcpy_rate);
-  const double dispatch = median(measured.dispatch_s);
-  const double wire = static_cast<double>(measured.wire_bytes);
-  const double all = static_cast<double>(measured.all_bytes);
-  // Turn by turn, so that what else the machine does hits both sides of a ratio.
-  std::vector<double> fractions;
-  for (std::size_t i = 0; i < measured.dispatch_s.size(); ++i) {
-    fractions.push_back(wire / measured.dispatch_s[i] / measured.memcpy_rate[i]);
-  }
-  const double fraction = median(fractions);
-  std::array<char, 512> text{};
-  std::snprintf(
-      text.data(),
-      text.size(),
-      "%-26s memcpy %6.2f GB/s  dispatch %8.3f ms  wire %6.1f MB (%.2f of memcpy)"
-      "  with local passes %6.1f MB (%.2f)  combine %8.3f ms\n",
-      workload.name,
-      rate / 1e9,
-      dispatch * 1e3,
-      wire / 1e6,
-      fraction,
-      all / 1e6,
-      fraction * all / wire,
-      median(measured.combine_s) * 1e3);
-  std::string result = text.data();
-  if (workload.leaves) {
-    std::snprintf(text.data(), text.size(), "claim ep_dispatch_memcpy_fraction %.2f\n", fraction);
-    result += text.data();
-  }
-  return result;
-}
 
 Status run_rank(comm::Communicator& ranks, std::string& reports) {
   std::size_t bytes = kCopyBytes + comm::kSymmetricGranularity;
@@ -213,9 +205,8 @@ Status run_rank(comm::Communicator& ranks, std::string& reports) {
   for (const Workload& workload : kWorkloads) {
     MUSTER_ASSIGN_OR_RETURN(
         auto exchange, EpExchange::create(*heap, nullptr, options_of(workload), soon()));
-    Measured measured;
-    MUSTER_RETURN_IF_ERROR(bench.run(workload, *exchange, measured));
-    reports += report(workload, measured);
+    MUSTER_ASSIGN_OR_RETURN(const std::string report, bench.run(workload, *exchange));
+    reports += report;
   }
   return ranks.barrier(soon());
 }

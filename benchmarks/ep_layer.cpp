@@ -9,9 +9,9 @@
 //                                            0 if it never is
 // Method: 2 rank processes of one thread, fp32, a whole layer (plan, dispatch, experts, combine and
 // back, expert copies and their gradients included), 64 experts of 512 x 256, 2 per token, drawn
-// from lognormal popularities. All kinds and skews take turns in one run, so that drift hits all
-// alike; each is timed from one barrier to the next on the slowest rank; figures are medians of 9
-// turns, ratios medians of the ratios of each turn.
+// from lognormal popularities. All kinds and skews of a token count take turns in one group
+// (harness.h); each is timed from one barrier to the next on the slowest rank.
+#include "benchmarks/harness.h"
 #include "tests/support/forked_ranks.h"
 
 #include <muster/comm/backends.h>
@@ -34,12 +34,14 @@
 namespace muster::parallel {
 namespace {
 
+using bench::must;
+using bench::Series;
+
 constexpr int kRanks = 2;
 constexpr int kExperts = 64;
 constexpr int kTopK = 2;
 constexpr std::int64_t kHidden = 512;
 constexpr std::int64_t kFfn = 256;
-constexpr int kTurns = 7;
 constexpr std::uint64_t kSeed = 1234;
 constexpr std::array kSkews{0.2, 1.0, 2.0, 5.0, 10.0, 20.0};
 constexpr std::array<std::int64_t, 3> kTokens{128, 512, 2048};
@@ -125,166 +127,184 @@ Expected<BenchLayer> make_layer(Kind kind, comm::Communicator& ranks) {
   return made;
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+// Tokens of one count, their routing at every skew, and what a pass writes.
+struct Batch {
+  std::vector<float> x, y, dx, dgates, gates;
+  std::vector<std::vector<std::int32_t>> choices;  // of each skew
+};
+
+Expected<Batch> make_batch(std::int64_t tokens, int rank) {
+  const auto entries = static_cast<std::size_t>(tokens * kTopK);
+  Batch batch;
+  batch.x.resize(static_cast<std::size_t>(tokens * kHidden));
+  fill(batch.x, 10 + static_cast<std::uint64_t>(rank));
+  batch.y.resize(batch.x.size());
+  batch.dx.resize(batch.x.size());
+  batch.dgates.resize(entries);
+  batch.gates.assign(entries, 0.5F);
+  for (const double skew : kSkews) {
+    MUSTER_ASSIGN_OR_RETURN(
+        const SyntheticRouting routing, SyntheticRouting::create(kExperts, kTopK, skew, kSeed));
+    routing.draw(
+        static_cast<std::uint64_t>(rank),
+        static_cast<std::uint64_t>(tokens),
+        batch.choices.emplace_back(entries));
+  }
+  return batch;
 }
 
-// Seconds of every turn of one kind at one skew and token count.
-using Key = std::pair<std::int64_t, std::size_t>;  // tokens, index of the skew
-using Times = std::map<Key, std::array<std::vector<double>, kKinds.size()>>;
+// Whether balancing pays at a skew and a token count, as far as the interval says.
+enum class Pays : std::uint8_t { kNo, kYes, kUnknown };
 
 class Bench {
  public:
   explicit Bench(comm::Communicator& ranks) : ranks_(ranks) {}
 
-  Status run() {
+  Expected<std::string> run() {
     for (const Kind kind : kKinds) {
       MUSTER_ASSIGN_OR_RETURN(BenchLayer made, make_layer(kind, ranks_));
       layers_.push_back(std::move(made));
     }
-    for (const std::int64_t tokens : kTokens) {
-      MUSTER_RETURN_IF_ERROR(run_tokens(tokens));
+    std::string text;
+    for (std::size_t at = 0; at < kTokens.size(); ++at) {
+      MUSTER_ASSIGN_OR_RETURN(Batch batch, make_batch(kTokens[at], ranks_.rank()));
+      text += run_tokens(kTokens[at], batch, pays_[at]);
     }
-    return {};
+    for (std::size_t skew = 0; skew < kSkews.size(); ++skew) {
+      text += break_even(skew);
+    }
+    return text;
   }
 
-  [[nodiscard]] const Times& times() const { return times_; }
-
-  // Returns the plan's counters at a skew, by token count.
-  [[nodiscard]] const std::map<Key, EpEvent>& events() const { return events_; }
-
  private:
-  Status run_tokens(std::int64_t tokens) {
-    const auto entries = static_cast<std::size_t>(tokens * kTopK);
-    std::vector<float> x(static_cast<std::size_t>(tokens * kHidden));
-    fill(x, 10 + static_cast<std::uint64_t>(ranks_.rank()));
-    std::vector<float> y(x.size());
-    std::vector<float> dx(x.size());
-    std::vector<float> dgates(entries);
-    const std::vector<float> gates(entries, 0.5F);
-    std::vector<std::vector<std::int32_t>> choices;
-    for (const double skew : kSkews) {
-      MUSTER_ASSIGN_OR_RETURN(
-          const SyntheticRouting routing, SyntheticRouting::create(kExperts, kTopK, skew, kSeed));
-      routing.draw(
-          static_cast<std::uint64_t>(ranks_.rank()),
-          static_cast<std::uint64_t>(tokens),
-          choices.emplace_back(entries));
-    }
-    for (int turn = -2; turn < kTurns; ++turn) {  // two to warm up
-      for (std::size_t skew = 0; skew < kSkews.size(); ++skew) {
-        for (std::size_t kind = 0; kind < kKinds.size(); ++kind) {
-          ExpertLayer& layer = *layers_[kind].layer;
-          double seconds = 0;
-          MUSTER_RETURN_IF_ERROR(ranks_.barrier(soon()));
-          const auto start = std::chrono::steady_clock::now();
-          MUSTER_RETURN_IF_ERROR(layer.forward(
-              std::as_bytes(std::span{x}),
-              choices[skew],
-              gates,
-              std::as_writable_bytes(std::span{y}),
-              soon()));
-          MUSTER_RETURN_IF_ERROR(layer.backward(
-              std::as_bytes(std::span{y}), std::as_writable_bytes(std::span{dx}), dgates, soon()));
-          seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-          MUSTER_RETURN_IF_ERROR(
-              ranks_.all_reduce(std::span<double>{&seconds, 1}, comm::ReduceOp::kMax, soon()));
-          if (turn >= 0) {
-            times_[{tokens, skew}][kind].push_back(seconds);
-          }
-          if (kKinds[kind] == Kind::kBalanced) {
-            events_[{tokens, skew}] = layer.event();
-          }
-        }
+  // Index of a variant: kinds of a skew are neighbours.
+  static std::size_t at(std::size_t skew, std::size_t kind) { return skew * kKinds.size() + kind; }
+
+  std::string run_tokens(std::int64_t tokens, Batch& batch, std::array<Pays, kSkews.size()>& pays) {
+    using Seconds = std::span<const double>;
+    const bool is_claimed = tokens == kClaimTokens;
+    Series series(
+        std::to_string(tokens) + " tokens",
+        {.budget_s = is_claimed ? 40.0 : 10.0, .rounds_min = 9},
+        Series::Time::kWall,
+        bench::Machine::system(),
+        [this](double value) { return reduced(value, comm::ReduceOp::kSum); });
+    for (std::size_t skew = 0; skew < kSkews.size(); ++skew) {
+      for (std::size_t kind = 0; kind < kKinds.size(); ++kind) {
+        series.add_measured("pass", [this, &batch, skew, kind] { return pass(batch, skew, kind); });
       }
     }
-    return {};
-  }
-
-  comm::Communicator& ranks_;
-  std::vector<BenchLayer> layers_;
-  Times times_;
-  std::map<Key, EpEvent> events_;
-};
-
-double ratio(const std::vector<double>& above, const std::vector<double>& below) {
-  std::vector<double> ratios;
-  for (std::size_t turn = 0; turn < above.size(); ++turn) {
-    ratios.push_back(above[turn] / below[turn]);
-  }
-  return median(std::move(ratios));
-}
-
-class Report {
- public:
-  explicit Report(const Bench& bench) : times_(bench.times()), events_(bench.events()) {}
-
-  [[nodiscard]] std::string text() {
-    table();
-    const auto& flat = times_.at({kClaimTokens, 0});
-    const auto& skewed = times_.at({kClaimTokens, kSkews.size() - 1});
-    claim("ep_skew_flatness", ratio(skewed[0], flat[0]));
-    claim("ep_alltoall_skew_slowdown", ratio(skewed[2], flat[2]));
-    claim("ep_speedup_over_alltoall_maxvio20", ratio(skewed[2], skewed[0]));
-    claim("ep_speedup_over_unbalanced_maxvio20", ratio(skewed[1], skewed[0]));
     for (std::size_t skew = 0; skew < kSkews.size(); ++skew) {
-      text_ << "claim ep_break_even_tokens_maxvio" << kSkews[skew] << ' ' << break_even(skew)
-            << '\n';
+      series.add_figure(
+          {.name = "unbalanced over balanced", .tolerance = 1, .is_claim = false},
+          [=](Seconds s) { return s[at(skew, 1)] / s[at(skew, 0)]; });
     }
-    return std::move(text_).str();
+    constexpr std::size_t kLast = kSkews.size() - 1;
+    const auto claim = [&](const char* name, std::size_t above, std::size_t below) {
+      series.add_figure(
+          {.name = name, .tolerance = 0.06}, [=](Seconds s) { return s[above] / s[below]; });
+    };
+    if (is_claimed) {
+      claim("ep_skew_flatness", at(kLast, 0), at(0, 0));
+      claim("ep_alltoall_skew_slowdown", at(kLast, 2), at(0, 2));
+      claim("ep_speedup_over_alltoall_maxvio20", at(kLast, 2), at(kLast, 0));
+      claim("ep_speedup_over_unbalanced_maxvio20", at(kLast, 1), at(kLast, 0));
+    }
+    series.run();
+    for (std::size_t skew = 0; skew < kSkews.size(); ++skew) {
+      pays[skew] = judge(series, skew);
+    }
+    return table(tokens, series) + series.report();
   }
 
- private:
-  void claim(const char* name, double value) {
-    std::array<char, 128> line{};
-    std::snprintf(line.data(), line.size(), "claim %s %.3f\n", name, value);
-    text_ << line.data();
+  // Seconds of a forward and backward pass on the slowest rank.
+  double pass(Batch& batch, std::size_t skew, std::size_t kind) {
+    ExpertLayer& layer = *layers_[kind].layer;
+    must(ranks_.barrier(soon()));
+    const auto start = std::chrono::steady_clock::now();
+    must(layer.forward(
+        std::as_bytes(std::span{batch.x}),
+        batch.choices[skew],
+        batch.gates,
+        std::as_writable_bytes(std::span{batch.y}),
+        soon()));
+    must(layer.backward(
+        std::as_bytes(std::span{batch.y}),
+        std::as_writable_bytes(std::span{batch.dx}),
+        batch.dgates,
+        soon()));
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (kKinds[kind] == Kind::kBalanced) {
+      events_[skew] = layer.event();
+    }
+    return reduced(seconds, comm::ReduceOp::kMax);
   }
 
-  void table() {
-    text_ << " tokens  maxvio   found    rho copies  balanced ms same path ms  alltoall ms\n";
-    for (const auto& [key, kinds] : times_) {
-      const EpEvent& event = events_.at(key);
+  double reduced(double value, comm::ReduceOp operation) {
+    must(ranks_.all_reduce(std::span<double>{&value, 1}, operation, soon()));
+    return value;
+  }
+
+  // Within 1 % of 1 a new process may decide otherwise.
+  static Pays judge(const Series& series, std::size_t skew) {
+    const bench::Interval ratio = series.interval(skew);
+    if (!series.is_settled(skew) || (ratio.low < 1.01 && ratio.high > 0.99)) {
+      return Pays::kUnknown;
+    }
+    return ratio.low >= 1.01 ? Pays::kYes : Pays::kNo;
+  }
+
+  std::string table(std::int64_t tokens, const Series& series) {
+    std::string text =
+        " tokens  maxvio   found    rho copies  balanced ms same path ms  alltoall ms\n";
+    for (std::size_t skew = 0; skew < kSkews.size(); ++skew) {
+      const EpEvent& event = events_.at(skew);
       std::array<char, 256> line{};
       std::snprintf(
           line.data(),
           line.size(),
           "%7lld %7.1f %7.2f %6.3f %6lld %12.2f %12.2f %12.2f\n",
-          static_cast<long long>(key.first),
-          kSkews.at(key.second),
+          static_cast<long long>(tokens),
+          kSkews.at(skew),
           event.max_violation,
           event.rank_imbalance,
           static_cast<long long>(event.copies),
-          median(kinds[0]) * 1e3,
-          median(kinds[1]) * 1e3,
-          median(kinds[2]) * 1e3);
-      text_ << line.data();
+          series.median_seconds(at(skew, 0)) * 1e3,
+          series.median_seconds(at(skew, 1)) * 1e3,
+          series.median_seconds(at(skew, 2)) * 1e3);
+      text += line.data();
     }
+    return text;
   }
 
-  // From these tokens on balancing always won.
-  [[nodiscard]] std::int64_t break_even(std::size_t skew) const {
+  // From these tokens on balancing always paid.
+  [[nodiscard]] std::string break_even(std::size_t skew) const {
+    std::ostringstream name;
+    name << "ep_break_even_tokens_maxvio" << kSkews.at(skew);
     std::int64_t fewest = 0;
-    for (auto tokens = kTokens.rbegin(); tokens != kTokens.rend(); ++tokens) {
-      const auto& kinds = times_.at({*tokens, skew});
-      if (ratio(kinds[1], kinds[0]) <= 1) {
+    for (std::size_t tokens = kTokens.size(); tokens-- > 0;) {
+      const Pays pays = pays_.at(tokens).at(skew);
+      if (pays == Pays::kUnknown) {
+        return bench::noisy_line(name.str());
+      }
+      if (pays == Pays::kNo) {
         break;
       }
-      fewest = *tokens;
+      fewest = kTokens.at(tokens);
     }
-    return fewest;
+    return "claim " + name.str() + " " + std::to_string(fewest) + " ± 0\n";
   }
 
-  const Times& times_;
-  const std::map<Key, EpEvent>& events_;
-  std::ostringstream text_;
+  comm::Communicator& ranks_;
+  std::vector<BenchLayer> layers_;
+  std::map<std::size_t, EpEvent> events_;  // of the balanced pass, by skew
+  std::array<std::array<Pays, kSkews.size()>, kTokens.size()> pays_{};
 };
 
 Status run_rank(comm::Communicator& ranks, std::string& report) {
   Bench bench{ranks};
-  MUSTER_RETURN_IF_ERROR(bench.run());
-  report = Report{bench}.text();
+  MUSTER_ASSIGN_OR_RETURN(report, bench.run());
   return {};
 }
 

@@ -4,17 +4,21 @@
 //       one plan on one core: count sums, quotas, tables of all ranks and their hash. Without the
 //       hash, and the same at 16 ranks and 896 experts, above it; so is placing one rank's rows.
 // Method: 16 layers' counts of a skew, drawn once from a lognormal popularity of experts, take
-// turns, so that no plan finds the last one's branches; a figure is the median over rounds of the
-// mean over a round's plans; the claim is that of the slowest skew.
+// turns, so that no plan finds the last one's branches; a figure is the mean over a round's plans
+// (harness.h), by processor time; the claim is that of the slowest skew.
+#include "benchmarks/harness.h"
 #include "parallel/src/experts/plan/work.h"
 
 #include <muster/common/random.h>
 
 #include <algorithm>
-#include <chrono>
+#include <array>
 #include <cmath>
 #include <cstdio>
-#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace muster::bench {
@@ -28,20 +32,7 @@ using parallel::EpPlanWork;
 using parallel::EpShape;
 
 constexpr int kLayers = 16;
-constexpr int kRounds = 201;
-constexpr int kPlansPerRound = 32;  // short, so that most rounds are not interrupted
-
-double micros_of(const std::function<void()>& action) {
-  const auto start = std::chrono::steady_clock::now();
-  action();
-  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
-      .count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
+constexpr int kPlansPerRound = 128;
 
 // [rank][token * top_k], a token's experts distinct, popularity exp(sigma * normal).
 std::vector<std::vector<std::int32_t>> draw(const EpShape& shape, double sigma, Random& random) {
@@ -80,68 +71,83 @@ std::vector<std::int32_t> count(
   return counts;
 }
 
-void must(const Status& status) {
-  if (!status.ok()) {
-    std::fprintf(stderr, "bench_ep_plan: %s\n", status.to_string().c_str());
-    std::exit(1);
+// Plans of one shape and skew.
+struct Planned {
+  Planned(const EpShape& of, double sigma)
+      : shape(of), planner(of, balance), parts(of, balance), plan(of, balance) {
+    must(check(shape, balance));
+    Random random{1234};
+    for (int layer = 0; layer < kLayers; ++layer) {
+      auto drawn = draw(shape, sigma, random);
+      counts.push_back(count(shape, drawn));
+      choices = std::move(drawn.back());
+    }
   }
-}
 
-struct Figures {
-  double plan_us{0};
-  double unhashed_us{0};
-  double place_us{0};
-};
+  void run_whole() {
+    for (int i = 0; i < kPlansPerRound; ++i) {
+      must(planner.plan(counts[static_cast<std::size_t>(i % kLayers)], plan));
+    }
+  }
 
-Figures measure(const EpShape& shape, double sigma) {
-  const EpBalance balance;
-  must(check(shape, balance));
-  Random random{1234};
+  void run_without_hash() {
+    for (int i = 0; i < kPlansPerRound; ++i) {
+      const auto& layer = counts[static_cast<std::size_t>(i % kLayers)];
+      must(sum_counts(parts, layer));
+      must(find_quotas(parts));
+      split_quotas(parts);
+      write_tables(parts, layer, plan);
+    }
+  }
+
+  EpShape shape;
+  EpBalance balance;
   std::vector<std::vector<std::int32_t>> counts;
   std::vector<std::int32_t> choices;
-  for (int layer = 0; layer < kLayers; ++layer) {
-    auto drawn = draw(shape, sigma, random);
-    counts.push_back(count(shape, drawn));
-    choices = std::move(drawn.back());
+  EpPlanner planner;
+  EpPlanWork parts;
+  EpPlan plan;
+};
+
+// Microseconds of one plan at each skew; `name` is the claim of the slowest, or empty.
+void measure(const EpShape& shape, std::span<const double> sigmas, const char* name) {
+  std::vector<std::unique_ptr<Planned>> skews;
+  Series series(
+      std::to_string(shape.ranks) + " ranks, " + std::to_string(shape.experts) + " experts",
+      {.budget_s = 10, .rounds_min = 15},
+      Series::Time::kThread);
+  std::vector<std::size_t> whole;
+  for (const double sigma : sigmas) {
+    Planned& of = *skews.emplace_back(std::make_unique<Planned>(shape, sigma));
+    whole.push_back(series.add("plans", [&of] { of.run_whole(); }));
+    series.add("plans without hash", [&of] { of.run_without_hash(); });
+    series.add(
+        "place rows",
+        [&of] { must(of.planner.place(of.shape.ranks - 1, of.choices, of.plan)); },
+        [&of] { must(of.planner.plan(of.counts.back(), of.plan)); });
   }
-  EpPlanner planner{shape, balance};
-  EpPlanWork parts{shape, balance};
-  EpPlan plan{shape, balance};
-  std::vector<double> whole;
-  std::vector<double> unhashed;
-  std::vector<double> place;
-  for (int round = 0; round < kRounds; ++round) {
-    whole.push_back(micros_of([&] {
-      for (int i = 0; i < kPlansPerRound; ++i) {
-        must(planner.plan(counts[static_cast<std::size_t>(i % kLayers)], plan));
-      }
-    }));
-    unhashed.push_back(micros_of([&] {
-      for (int i = 0; i < kPlansPerRound; ++i) {
-        const auto& layer = counts[static_cast<std::size_t>(i % kLayers)];
-        must(sum_counts(parts, layer));
-        must(find_quotas(parts));
-        split_quotas(parts);
-        write_tables(parts, layer, plan);
-      }
-    }));
-    must(planner.plan(counts.back(), plan));
-    place.push_back(micros_of([&] { must(planner.place(shape.ranks - 1, choices, plan)); }));
+  const bool is_claim = name != nullptr;
+  series.add_figure(
+      {.name = is_claim ? name : "slowest skew, us",
+       .tolerance = 0.08,
+       .is_claim = is_claim,
+       .digits = 2},
+      [=](std::span<const double> s) {
+        double slowest = 0;
+        for (const std::size_t at : whole) {
+          slowest = std::max(slowest, s[at]);
+        }
+        return 1e6 * slowest / kPlansPerRound;
+      });
+  series.run();
+  for (const auto& of : skews) {
+    std::printf(
+        "maxvio %5.2f: rank imbalance %.3f, %lld copies\n",
+        of->plan.statistics.max_violation,
+        of->plan.statistics.rank_imbalance,
+        static_cast<long long>(of->plan.statistics.copies));
   }
-  std::printf(
-      "R %2d, E %3d, maxvio %5.2f: rank imbalance %.3f, %lld copies, plan %.2f us, without hash "
-      "%.2f "
-      "us, place %lld rows %.0f us\n",
-      shape.ranks,
-      shape.experts,
-      plan.statistics.max_violation,
-      plan.statistics.rank_imbalance,
-      static_cast<long long>(plan.statistics.copies),
-      median(whole) / kPlansPerRound,
-      median(unhashed) / kPlansPerRound,
-      static_cast<long long>(choices.size()),
-      median(place));
-  return {median(whole) / kPlansPerRound, median(unhashed) / kPlansPerRound, median(place)};
+  std::printf("times of %d plans. %s", kPlansPerRound, series.report().c_str());
 }
 
 }  // namespace
@@ -156,17 +162,10 @@ int main() {
   shape.top_k = 8;
   shape.tokens_max = 8192;
   shape.padding = 128;
-  double slowest = 0;
-  for (const double sigma : {0.05, 0.35, 0.8, 1.1}) {
-    slowest = std::max(slowest, measure(shape, sigma).plan_us);
-  }
-  muster::parallel::EpShape wide = shape;
-  wide.ranks = 16;
-  wide.experts = 896;
-  wide.tokens_max = 2048;
-  for (const double sigma : {0.05, 0.8}) {
-    measure(wide, sigma);
-  }
-  std::printf("claim ep_plan_us_r8_e384 %.2f\n", slowest);
+  measure(shape, std::array{0.05, 0.35, 0.8, 1.1}, "ep_plan_us_r8_e384");
+  shape.ranks = 16;
+  shape.experts = 896;
+  shape.tokens_max = 2048;
+  measure(shape, std::array{0.05, 0.8}, nullptr);
   return 0;
 }

@@ -3,26 +3,18 @@
 // Hosts are shared, so single threads are measured by their CPU time.
 #pragma once
 
+#include "benchmarks/harness.h"
+
 #include <muster/kernels/attention.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <ctime>
 #include <string_view>
-#include <vector>
 
 namespace muster::bench {
 
 inline double cpu_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
-
-inline double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  return Machine::system().thread_seconds();
 }
 
 #if defined(__x86_64__)
@@ -73,20 +65,27 @@ inline double baseline_loop(std::int64_t steps) {
   return multiply_add<Floats4, 12>(steps);
 }
 
-// Returns the peak of the instruction set that fp32 kernels use here.
-inline double peak_flops_per_second() {
+// Runs multiply-adds of the instruction set that fp32 kernels use here, for some 20 ms. Returns
+// their flops, the same in each call.
+inline double run_fma_loop() {
+  constexpr std::int64_t kSteps = 3'000'000;
   const std::string_view path = kernels::attention_path(DType::kFloat32);
-  auto* loop = &baseline_loop;
 #if defined(__x86_64__)
-  loop = path == "avx512" ? &avx512_loop : path == "avx2" ? &avx2_loop : loop;
-#endif
-  double best = 0;
-  for (int repeat = 0; repeat < 3; ++repeat) {
-    const double begin = cpu_seconds();
-    const double flops = loop(1'000'000);
-    best = std::max(best, flops / (cpu_seconds() - begin));
+  if (path == "avx512") {
+    return avx512_loop(kSteps);
   }
-  return best;
+  if (path == "avx2") {
+    return avx2_loop(kSteps);
+  }
+#endif
+  return baseline_loop(kSteps);
+}
+
+// Returns the peak of that instruction set.
+inline double peak_flops_per_second() {
+  const double begin = cpu_seconds();
+  const double flops = run_fma_loop();
+  return flops / (cpu_seconds() - begin);
 }
 
 #undef BENCH_VECTOR

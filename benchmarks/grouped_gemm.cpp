@@ -4,18 +4,19 @@
 //                                        over those of the FMA loop
 //   claim grouped_gemm_bf16_speedup      fp32 over bf16, the same three
 // Method: 16 experts [512, 1024] with 4096 rows, half of them one expert's and the smallest with 1,
-// one thread, 2 flops a term. Each round runs every variant once beside an FMA loop of the same
-// instruction set; claims are medians of ratios within a round, by the thread's CPU time: hosts are
-// shared. `profile` prints other shapes, and what rows of single groups cost as bytes of weights.
+// one thread, 2 flops a term. Variants take turns beside an FMA loop of the same instruction set,
+// by the thread's CPU time (harness.h). `profile` prints other shapes, and what rows of single
+// groups cost as bytes of weights.
 #include "benchmarks/fma_peak.h"
 
 #include <muster/kernels/grouped_gemm.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -23,9 +24,9 @@ namespace {
 using muster::DType;
 using muster::bench::cpu_seconds;
 using muster::bench::median;
+using muster::bench::run_fma_loop;
+using muster::bench::Series;
 using muster::kernels::GroupedProblem;
-
-constexpr int kRounds = 9;
 
 using Sizes = std::vector<std::int64_t>;
 
@@ -103,42 +104,35 @@ Sizes skewed_rows() {
 }
 
 void claims() {
+  using Seconds = std::span<const double>;
   Work floats(DType::kFloat32, skewed_rows(), 1024, 512);
   Work halves(DType::kBFloat16, skewed_rows(), 1024, 512);
-  std::vector<std::vector<double>> parts(3);
-  std::vector<double> together;
-  std::vector<double> speedup;
-  std::vector<double> peaks;
-  for (int round = 0; round <= kRounds; ++round) {
-    const double peak = muster::bench::peak_flops_per_second();
-    const double seconds[] = {
-        seconds_of([&] { floats.forward(); }), seconds_of([&] { floats.dgrad(); }), seconds_of([&] {
-          floats.wgrad();
-        })};
-    const double fp32 = seconds[0] + seconds[1] + seconds[2];
-    const double bf16 = seconds_of([&] {
-      halves.forward();
-      halves.dgrad();
-      halves.wgrad();
+  const double fma_flops = run_fma_loop();
+  const double flops = floats.flops();
+  Series series("products of 16 skewed experts", {.budget_s = 20}, Series::Time::kThread);
+  const auto fma = series.add("FMA loop", [] { run_fma_loop(); });
+  const auto forward = series.add("fp32 forward", [&] { floats.forward(); });
+  const auto dgrad = series.add("fp32 dgrad", [&] { floats.dgrad(); });
+  const auto wgrad = series.add("fp32 wgrad", [&] { floats.wgrad(); });
+  const auto bf16 = series.add("bf16, all three", [&] {
+    halves.forward();
+    halves.dgrad();
+    halves.wgrad();
+  });
+  for (const auto& [name, part] :
+       {std::pair{"forward", forward}, std::pair{"dgrad", dgrad}, std::pair{"wgrad", wgrad}}) {
+    series.add_figure({.name = name, .is_claim = false}, [=, part = part](Seconds s) {
+      return flops / s[part] * s[fma] / fma_flops;
     });
-    if (round == 0) {  // touches fresh memory
-      continue;
-    }
-    for (std::size_t i = 0; i < 3; ++i) {
-      parts[i].push_back(floats.flops() / seconds[i] / peak);
-    }
-    peaks.push_back(peak);
-    together.push_back(3 * floats.flops() / fp32 / peak);
-    speedup.push_back(fp32 / bf16);
   }
-  std::printf(
-      "FMA loop %.0f GFLOP/s; forward %.3f, dgrad %.3f, wgrad %.3f of it\n",
-      median(peaks) / 1e9,
-      median(parts[0]),
-      median(parts[1]),
-      median(parts[2]));
-  std::printf("claim grouped_gemm_peak_fraction %.3f\n", median(together));
-  std::printf("claim grouped_gemm_bf16_speedup %.2f\n", median(speedup));
+  const auto all = [=](Seconds s) { return s[forward] + s[dgrad] + s[wgrad]; };
+  series.add_figure({"grouped_gemm_peak_fraction", 0.03}, [=](Seconds s) {
+    return 3 * flops / all(s) * s[fma] / fma_flops;
+  });
+  series.add_figure(
+      {"grouped_gemm_bf16_speedup", 0.03}, [=](Seconds s) { return all(s) / s[bf16]; });
+  series.run();
+  std::printf("%s", series.report().c_str());
 }
 
 // Fractions of the FMA peak at other loads, and the rate at which weights are read.

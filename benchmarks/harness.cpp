@@ -104,6 +104,13 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
+void must(const Status& status) {
+  if (!status.ok()) {
+    std::fprintf(stderr, "%s\n", status.to_string().c_str());
+    std::exit(1);  // NOLINT(concurrency-mt-unsafe)
+  }
+}
+
 Interval median_interval(std::span<const double> samples) {
   std::vector<double> sorted(samples.begin(), samples.end());
   std::sort(sorted.begin(), sorted.end());
@@ -144,13 +151,14 @@ Series::Series(std::string title, Limits limits, Time time, const Machine& machi
   limits_.budget_s *= budget_factor();
 }
 
-std::size_t Series::add(std::string name, std::function<void()> action) {
-  variants_.push_back({std::move(name), {}, std::move(action)});
+std::size_t Series::add(
+    std::string name, std::function<void()> action, std::function<void()> prepare) {
+  variants_.push_back({std::move(name), {}, std::move(action), std::move(prepare)});
   return variants_.size() - 1;
 }
 
 std::size_t Series::add_measured(std::string name, std::function<double()> action) {
-  variants_.push_back({std::move(name), std::move(action), {}});
+  variants_.push_back({std::move(name), std::move(action), {}, {}});
   return variants_.size() - 1;
 }
 
@@ -168,6 +176,9 @@ Series::Round Series::play(bool reversed) const {
     if (variants_[i].measured) {
       round.seconds[i] = round.wall[i] = variants_[i].measured();
       continue;
+    }
+    if (variants_[i].prepare) {
+      variants_[i].prepare();
     }
     const double wall = machine_.wall_seconds();
     const double thread = machine_.thread_seconds();
@@ -203,13 +214,12 @@ void Series::judge(Usage& since, std::vector<Round>& pending) {
   since = now;
 }
 
-bool Series::is_finished(double begun) const {
-  bool settled = true;
+bool Series::is_finished() const {
+  bool settled = rounds_.size() >= static_cast<std::size_t>(limits_.rounds_min);
   for (std::size_t i = 0; i < figures_.size(); ++i) {
     settled = settled && (!figures_[i].figure.is_claim || is_settled(i));
   }
-  const bool is_spent = machine_.wall_seconds() - begun >= limits_.budget_s;
-  return agreed(settled || is_spent);
+  return !agreed(!settled);
 }
 
 void Series::run() {
@@ -226,7 +236,7 @@ void Series::run() {
     judge(since, pending);
     const bool is_spent = agreed(machine_.wall_seconds() - begun >= limits_.budget_s);
     if (is_spent || (pending.empty() && rounds_.size() >= next)) {
-      if (is_spent || is_finished(begun)) {
+      if (is_spent || is_finished()) {
         return;
       }
       next = rounds_.size() + rounds_.size() / 3 + 1;
@@ -263,53 +273,58 @@ bool Series::is_settled(std::size_t figure) const {
   return all.half() <= allowed && !(is_apart && std::abs(first.value - second.value) > allowed);
 }
 
+double Series::median_seconds(std::size_t variant) const {
+  std::vector<double> seconds;
+  for (const Round& round : rounds_) {
+    seconds.push_back(round.seconds[variant]);
+  }
+  return median(std::move(seconds));
+}
+
 std::size_t Series::quiet_rounds() const {
   return static_cast<std::size_t>(
       std::count_if(rounds_.begin(), rounds_.end(), [](const Round& r) { return r.is_quiet; }));
 }
 
 std::string Series::describe(const Computed& figure) const {
-  const std::vector<double> values = samples(figure);
-  if (values.empty()) {
-    return "  " + figure.figure.name + ": no quiet round\n";
-  }
-  const Interval all = median_interval(values);
+  std::vector<double> all;
   std::vector<double> by_wall;
   for (const Round& round : rounds_) {
+    all.push_back(figure.formula(round.seconds));
     by_wall.push_back(figure.formula(round.wall));
   }
   const int digits = figure.figure.digits;
-  return format(
-      "  %s: %.*f in [%.*f, %.*f], all rounds by wall time %.*f\n",
-      figure.figure.name.c_str(),
-      digits,
-      all.value,
-      digits,
-      all.low,
-      digits,
-      all.high,
-      digits,
-      median(by_wall));
+  const std::vector<double> counted = samples(figure);
+  std::string text = "  " + figure.figure.name + ": ";
+  if (!counted.empty()) {
+    const Interval found = median_interval(counted);
+    text += format(
+        "%.*f in [%.*f, %.*f], ", digits, found.value, digits, found.low, digits, found.high);
+  }
+  return text + format(
+                    "of all rounds %.*f, by wall time %.*f\n",
+                    digits,
+                    median(std::move(all)),
+                    digits,
+                    median(std::move(by_wall)));
 }
 
 std::string Series::report() const {
   std::string text =
       title_ + format(": %zu rounds, %zu of them quiet\n", rounds_.size(), quiet_rounds());
   for (std::size_t i = 0; i < variants_.size(); ++i) {
-    std::vector<double> seconds;
-    std::vector<double> wall;
-    for (const Round& round : rounds_) {
-      seconds.push_back(round.seconds[i]);
-      wall.push_back(round.wall[i]);
-    }
-    if (seconds.empty() || variants_[i].measured) {
+    if (variants_[i].measured) {
       continue;
     }
+    std::vector<double> wall;
+    for (const Round& round : rounds_) {
+      wall.push_back(round.wall[i]);
+    }
     text += format(
-        "  %-34s %10.3f ms, wall %10.3f ms\n",
+        "  %-34s %10.5g ms, wall %10.5g ms\n",
         variants_[i].name.c_str(),
-        1e3 * median(seconds),
-        1e3 * median(wall));
+        1e3 * median_seconds(i),
+        1e3 * median(std::move(wall)));
   }
   for (const Computed& figure : figures_) {
     text += describe(figure);

@@ -8,6 +8,8 @@
 // whose interval is still wide, or whose first and second half disagree, is printed as noisy.
 #pragma once
 
+#include <muster/common/status.h>
+
 #include <cstddef>
 #include <functional>
 #include <span>
@@ -30,6 +32,9 @@ struct Interval {
 [[nodiscard]] Interval median_interval(std::span<const double> samples);
 
 [[nodiscard]] double median(std::vector<double> values);
+
+// Prints an error and ends the program with exit code 1.
+void must(const Status& status);
 
 // Counters of the processors, all in seconds since some fixed time.
 struct Usage {
@@ -91,8 +96,9 @@ class Series {
       const Machine& machine = Machine::system(),
       Sum sum = {});
 
-  // Adds a variant, timed by the series.
-  std::size_t add(std::string name, std::function<void()> action);
+  // Adds a variant, timed by the series. `prepare` runs before each action and is not timed.
+  std::size_t add(
+      std::string name, std::function<void()> action, std::function<void()> prepare = {});
 
   // Adds a variant that returns its own figure, in any unit.
   std::size_t add_measured(std::string name, std::function<double()> action);
@@ -108,6 +114,9 @@ class Series {
   // True if the claim's interval is narrow and its halves agree.
   [[nodiscard]] bool is_settled(std::size_t figure) const;
 
+  // Median over all rounds, by the clock of the series.
+  [[nodiscard]] double median_seconds(std::size_t variant) const;
+
   [[nodiscard]] std::size_t rounds() const { return rounds_.size(); }
 
   [[nodiscard]] std::size_t quiet_rounds() const;
@@ -120,6 +129,7 @@ class Series {
     std::string name;
     std::function<double()> measured;
     std::function<void()> action;
+    std::function<void()> prepare;
   };
 
   struct Round {
@@ -135,7 +145,7 @@ class Series {
 
   [[nodiscard]] Round play(bool reversed) const;
   [[nodiscard]] bool agreed(bool value) const;
-  [[nodiscard]] bool is_finished(double begun) const;
+  [[nodiscard]] bool is_finished() const;
   [[nodiscard]] std::vector<double> samples(const Computed& figure) const;
   [[nodiscard]] std::string describe(const Computed& figure) const;
   void judge(Usage& since, std::vector<Round>& pending);

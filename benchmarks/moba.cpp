@@ -4,32 +4,29 @@
 //   claim moba_ideal_fraction_16k_b128k8   16384 tokens, blocks of 128, 8 per query
 //   claim moba_speedup_32k_b128k8          32768 tokens: full attention / block attention
 //   claim moba_hot_block_ratio             every query chooses block 0 too / random choices
-// Method: one head of 128, fp32, causal, one thread, forward and backward, processor time (the host
-// is shared). The fractions are full attention of this library / block attention, divided by the
-// same ratio of floating point operations (docs/concepts/moba.md): gate, pooling and lists count
-// against them. Each round runs every variant once; the claims are medians of the ratios within a
-// round. `bench_moba N` runs one round with N tokens, a look at a small size.
+// Method: one head of 128, fp32, causal, one thread, forward and backward, processor time, variants
+// in turn (harness.h). The fractions are full attention of this library / block attention, divided
+// by the same ratio of floating point operations (docs/concepts/moba.md): gate, pooling and lists
+// count against them. `bench_moba N` runs one round with N tokens, a look at a small size.
+#include "benchmarks/harness.h"
+
 #include <muster/kernels/moba.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
-#include <functional>
+#include <span>
+#include <string>
 #include <vector>
 
 namespace {
 
 using namespace muster::kernels;  // NOLINT(google-build-using-namespace): a program, not a header
 
-constexpr int kDim = 128;
+using muster::bench::must;
+using muster::bench::Series;
+using Seconds = std::span<const double>;
 
-double processor_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
+constexpr int kDim = 128;
 
 // Uniform in [-sqrt(3), sqrt(3)]: variance 1.
 std::vector<float> random_values(std::int64_t count, std::uint32_t seed) {
@@ -86,26 +83,10 @@ struct Tensors {
   MobaSelection selection;
 };
 
-void require(const muster::Status& status) {
-  if (!status.ok()) {
-    std::fprintf(stderr, "bench_moba: %s\n", status.to_string().c_str());
-    std::exit(1);  // NOLINT(concurrency-mt-unsafe)
-  }
-}
-
-struct Times {
-  double forward{0};
-  double backward{0};
-
-  [[nodiscard]] double sum() const { return forward + backward; }
-};
-
-Times run_full(Tensors& t) {
-  const double start = processor_seconds();
-  require(attention_forward(
+void run_full(Tensors& t) {
+  must(attention_forward(
       t.problem, {{t.q.data()}, {t.k.data()}, {t.v.data()}}, {{t.out.data()}, t.lse.data()}));
-  const double middle = processor_seconds();
-  require(attention_backward(
+  must(attention_backward(
       t.problem,
       {{t.q.data()}, {t.k.data()}, {t.v.data()}},
       {{t.out.data()},
@@ -115,12 +96,10 @@ Times run_full(Tensors& t) {
        {t.dq.data()},
        {t.dk.data()},
        {t.dv.data()}}));
-  return {middle - start, processor_seconds() - middle};
 }
 
-Times run_moba(Tensors& t, const MobaOptions& options) {
-  const double start = processor_seconds();
-  require(moba_forward(
+void run_moba(Tensors& t, const MobaOptions& options) {
+  must(moba_forward(
       t.problem,
       options,
       {{t.q.data()}, {t.k.data()}, {t.v.data()}},
@@ -128,8 +107,7 @@ Times run_moba(Tensors& t, const MobaOptions& options) {
       {{t.out.data()}, t.lse.data()},
       t.selection,
       {}));
-  const double middle = processor_seconds();
-  require(moba_backward(
+  must(moba_backward(
       t.problem,
       options,
       {{t.q.data()}, {t.k.data()}, {t.v.data()}},
@@ -141,7 +119,6 @@ Times run_moba(Tensors& t, const MobaOptions& options) {
        {t.dk.data()},
        {t.dv.data()}},
       t.selection));
-  return {middle - start, processor_seconds() - middle};
 }
 
 double flops(const Tensors& t, const MobaOptions* options) {
@@ -152,77 +129,53 @@ double flops(const Tensors& t, const MobaOptions* options) {
   return of(false) + of(true);
 }
 
-void show(const char* name, const Tensors& t, const Times& times, const MobaOptions* options) {
-  std::printf(
-      "%6lld tokens  %-12s  forward %8.1f ms  backward %8.1f ms  %6.1f GFLOP/s\n",
-      static_cast<long long>(t.cu.back()),
-      name,
-      1e3 * times.forward,
-      1e3 * times.backward,
-      flops(t, options) / times.sum() * 1e-9);
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 const MobaOptions kLarge{512, 3};
 const MobaOptions kSmall{128, 8};
 
-struct Ratios {
-  std::vector<double> large;
-  std::vector<double> small;
-  std::vector<double> hot;
-};
-
-void run_round(Tensors& t, Tensors& hot, Ratios& ratios) {
-  const Times full = run_full(t);
-  const Times large = run_moba(t, kLarge);
-  const Times small = run_moba(t, kSmall);
-  const Times hot_small = run_moba(hot, kSmall);
-  show("full", t, full, nullptr);
-  show("512, 3", t, large, &kLarge);
-  show("128, 8", t, small, &kSmall);
-  show("128, 8 hot", hot, hot_small, &kSmall);
-  const double full_flops = flops(t, nullptr);
-  ratios.large.push_back(full.sum() / large.sum() / (full_flops / flops(t, &kLarge)));
-  ratios.small.push_back(full.sum() / small.sum() / (full_flops / flops(t, &kSmall)));
-  ratios.hot.push_back(hot_small.sum() / small.sum());
+void fraction_claims(std::int64_t tokens, double budget_s) {
+  Tensors t(tokens);
+  Tensors hot(tokens);
+  hot.make_hot(kSmall.block);
+  const double large_ideal = flops(t, nullptr) / flops(t, &kLarge);
+  const double small_ideal = flops(t, nullptr) / flops(t, &kSmall);
+  Series series(std::to_string(tokens) + " tokens", {.budget_s = budget_s}, Series::Time::kThread);
+  const auto full = series.add("full", [&] { run_full(t); });
+  const auto large = series.add("blocks of 512, 3", [&] { run_moba(t, kLarge); });
+  const auto small = series.add("blocks of 128, 8", [&] { run_moba(t, kSmall); });
+  const auto crowded = series.add("blocks of 128, 8, hot", [&] { run_moba(hot, kSmall); });
+  series.add_figure({"moba_ideal_fraction_16k_b512k3", 0.05}, [=](Seconds s) {
+    return s[full] / s[large] / large_ideal;
+  });
+  series.add_figure({"moba_ideal_fraction_16k_b128k8", 0.05}, [=](Seconds s) {
+    return s[full] / s[small] / small_ideal;
+  });
+  series.add_figure(
+      {"moba_hot_block_ratio", 0.05}, [=](Seconds s) { return s[crowded] / s[small]; });
+  series.run();
+  std::printf("%s", series.report().c_str());
 }
 
-double speedup_of_long_sequence() {
+void long_sequence_claim() {
   Tensors t(32768);
-  run_moba(t, kSmall);
-  const Times before = run_moba(t, kSmall);
-  const Times full = run_full(t);
-  const Times after = run_moba(t, kSmall);
-  show("full", t, full, nullptr);
-  show("128, 8", t, after, &kSmall);
-  return 2 * full.sum() / (before.sum() + after.sum());
+  Series series("32768 tokens", {.budget_s = 90, .rounds_min = 6}, Series::Time::kThread);
+  const auto full = series.add("full", [&] { run_full(t); });
+  const auto small = series.add("blocks of 128, 8", [&] { run_moba(t, kSmall); });
+  series.add_figure(
+      {.name = "moba_speedup_32k_b128k8", .tolerance = 0.05, .digits = 2},
+      [=](Seconds s) { return s[full] / s[small]; });
+  series.run();
+  std::printf("%s", series.report().c_str());
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::int64_t tokens = argc > 1 ? std::atoll(argv[1]) : 16384;
-  const int rounds = argc > 1 ? 1 : 3;
-  Tensors t(tokens);
-  Tensors hot(tokens);
-  hot.make_hot(kSmall.block);
-  run_moba(t, kLarge);  // pages and caches
-  Ratios ratios;
-  for (int round = 0; round < rounds; ++round) {
-    run_round(t, hot, ratios);
-  }
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   if (argc > 1) {
-    std::printf("fractions %.3f %.3f hot %.3f\n", ratios.large[0], ratios.small[0], ratios.hot[0]);
+    fraction_claims(std::atoll(argv[1]), 0);
     return 0;
   }
-  const double speedup = speedup_of_long_sequence();
-  std::printf("claim moba_ideal_fraction_16k_b512k3 %.3f\n", median(ratios.large));
-  std::printf("claim moba_ideal_fraction_16k_b128k8 %.3f\n", median(ratios.small));
-  std::printf("claim moba_speedup_32k_b128k8 %.2f\n", speedup);
-  std::printf("claim moba_hot_block_ratio %.3f\n", median(ratios.hot));
+  fraction_claims(16384, 50);
+  long_sequence_claim();
   return 0;
 }

@@ -3,6 +3,8 @@
 
 #include "kernels/gemm/cpu/packed.h"
 
+#include <muster/common/check.h>
+
 #include <cblas.h>
 
 #include <algorithm>
@@ -39,10 +41,49 @@ float scaled(float value, double factor) {
   return static_cast<float>(static_cast<double>(value) * factor);
 }
 
+void openblas_product(const PlainProduct& p) {
+  cblas_sgemm(
+      CblasRowMajor,
+      CblasNoTrans,
+      p.is_b_transposed ? CblasTrans : CblasNoTrans,
+      p.m,
+      p.n,
+      p.k,
+      p.alpha,
+      p.a,
+      p.k,
+      p.b,
+      p.is_b_transposed ? p.k : p.n,
+      p.beta,
+      p.c,
+      p.n);
+}
+
+#if defined(MUSTER_BENCH_ONEDNN)
+void onednn_product(const PlainProduct& p) {
+  const dnnl::status status = dnnl::sgemm(
+      'N',
+      p.is_b_transposed ? 'T' : 'N',
+      p.m,
+      p.n,
+      p.k,
+      p.alpha,
+      p.a,
+      p.k,
+      p.b,
+      p.is_b_transposed ? p.k : p.n,
+      p.beta,
+      p.c,
+      p.n);
+  MUSTER_CHECK(status == dnnl::status::success, "oneDNN refused a product");
+}
+#endif
+
 class Float32 : public StandardQuintic {
  public:
-  Float32(std::int64_t rows, std::int64_t cols)
-      : m_(static_cast<int>(rows)),
+  Float32(const Float32Library& library, std::int64_t rows, std::int64_t cols)
+      : library_(library),
+        m_(static_cast<int>(rows)),
         n_(static_cast<int>(cols)),
         x_(static_cast<std::size_t>(rows * cols)),
         next_(x_.size()),
@@ -53,61 +94,21 @@ class Float32 : public StandardQuintic {
     const double factor = inverse_norm(x);
     std::transform(x.begin(), x.end(), x_.begin(), [=](float v) { return scaled(v, factor); });
     for (int step = 0; step < kSteps; ++step) {
-      cblas_sgemm(
-          CblasRowMajor,
-          CblasNoTrans,
-          CblasTrans,
-          m_,
-          m_,
-          n_,
-          1,
-          x_.data(),
-          n_,
-          x_.data(),
-          n_,
-          0,
-          gram_.data(),
-          m_);
+      library_.multiply({m_, m_, n_, 1, x_.data(), x_.data(), true, 0, gram_.data()});
       polynomial_ = gram_;
-      cblas_sgemm(
-          CblasRowMajor,
-          CblasNoTrans,
-          CblasNoTrans,
-          m_,
-          m_,
-          m_,
-          kC,
-          gram_.data(),
-          m_,
-          gram_.data(),
-          m_,
-          kB,
-          polynomial_.data(),
-          m_);
+      library_.multiply(
+          {m_, m_, m_, kC, gram_.data(), gram_.data(), false, kB, polynomial_.data()});
       next_ = x_;
-      cblas_sgemm(
-          CblasRowMajor,
-          CblasNoTrans,
-          CblasNoTrans,
-          m_,
-          n_,
-          m_,
-          1,
-          polynomial_.data(),
-          m_,
-          x_.data(),
-          n_,
-          kA,
-          next_.data(),
-          n_);
+      library_.multiply({m_, n_, m_, 1, polynomial_.data(), x_.data(), false, kA, next_.data()});
       std::swap(x_, next_);
     }
     std::copy(x_.begin(), x_.end(), x.begin());
   }
 
-  [[nodiscard]] std::string products() const override { return "OpenBLAS sgemm"; }
+  [[nodiscard]] std::string products() const override { return library_.name; }
 
  private:
+  Float32Library library_;
   int m_;
   int n_;
   std::vector<float> x_;
@@ -288,8 +289,20 @@ class BFloat16 : public StandardQuintic {
 
 }  // namespace
 
-std::unique_ptr<StandardQuintic> standard_float32(std::int64_t rows, std::int64_t cols) {
-  return std::make_unique<Float32>(rows, cols);
+std::vector<Float32Library> float32_libraries() {
+  std::vector<Float32Library> libraries{{"OpenBLAS sgemm", openblas_product}};
+#if defined(MUSTER_BENCH_ONEDNN)
+  if (omp_set_num_threads != nullptr) {
+    omp_set_num_threads(1);
+  }
+  libraries.push_back({"oneDNN sgemm", onednn_product});
+#endif
+  return libraries;
+}
+
+std::unique_ptr<StandardQuintic> standard_float32(
+    const Float32Library& library, std::int64_t rows, std::int64_t cols) {
+  return std::make_unique<Float32>(library, rows, cols);
 }
 
 std::unique_ptr<StandardQuintic> standard_bfloat16(std::int64_t rows, std::int64_t cols) {

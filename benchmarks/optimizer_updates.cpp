@@ -5,30 +5,29 @@
 //   claim stats_overhead_percent        AdamW, fp32 states, with statistics over without, minus 1
 // Method: one thread, 50 M elements, time of the thread's own processor. The bare loop loads and
 // stores the same arrays in the same order with one addition (of zero) per store: memcpy or triad
-// would be the wrong bound, an update in place is twice as fast as either. Each round runs every
-// variant once, so that all see the same machine; the claims are medians of the ratios within a
-// round. The fractions are of the update alone; those with statistics are printed above them.
+// would be the wrong bound, an update in place is twice as fast as either. Variants take turns
+// (harness.h). The fractions are of the update alone; those with statistics are printed above them.
 // An argument sets the number of elements: 8192 shows the arithmetic without the memory.
+#include "benchmarks/harness.h"
+
 #include <muster/kernels/update_kernels.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
-#include <functional>
 #include <span>
-#include <string>
 #include <vector>
 
 namespace {
 
+using muster::bench::Series;
 using muster::kernels::StateType;
 using muster::kernels::UpdateStep;
 using muster::kernels::UpdateTensors;
 
+using Seconds = std::span<const double>;
+
 constexpr std::int64_t kDefaultCount = 50 << 20;
-constexpr int kRounds = 11;
 
 // 64 bytes: one, two or four registers, as the kernels use.
 typedef float Floats __attribute__((vector_size(64)));        // NOLINT(modernize-use-using)
@@ -161,125 +160,85 @@ UpdateTensors tensors_of(Arrays& arrays, StateType type) {
   return t;
 }
 
-struct Variant {
-  const char* name;
-  double bytes;  // per element
-  std::function<void()> run;
-  std::vector<double> seconds{};
-};
+// One thread's claims; 8-bit states and Muon's momentum run beside fp32 AdamW.
+class Claims {
+ public:
+  explicit Claims(std::int64_t count) : arrays_(count) {}
 
-// Processor time of this thread: other work on the machine takes bandwidth, but not the clock.
-double thread_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
-double seconds_of(const std::function<void()>& work) {
-  const double begin = thread_seconds();
-  work();
-  return thread_seconds() - begin;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-// Median over rounds of time(a) / time(b).
-double ratio(const Variant& a, const Variant& b) {
-  std::vector<double> ratios;
-  for (std::size_t i = 0; i < a.seconds.size(); ++i) {
-    ratios.push_back(a.seconds[i] / b.seconds[i]);
-  }
-  return median(ratios);
-}
-
-void report(std::span<const Variant> variants, std::int64_t count, double sink) {
-  std::printf(
-      "%lld elements, %d rounds, checksum %g\n", static_cast<long long>(count), kRounds, sink);
-  for (const Variant& variant : variants) {
-    const double seconds = median(variant.seconds);
+  void run() {
+    Arrays& a = arrays_;
+    float* p = a.parameter.data();
+    const float* g = a.gradient.data();
+    const auto bare = series_.add("bare loop, fp32", [&a, p, g] {
+      stream_fp32(p, g, a.first.data(), a.second.data(), a.count);
+    });
+    const auto with = add_adamw("AdamW fp32", StateType::kFloat32, true);
+    const auto without = add_adamw("AdamW fp32, no statistics", StateType::kFloat32, false);
+    const auto bare8 = series_.add("bare loop, int8", [&a, p, g] {
+      stream_int8(p, g, a.first_codes.data(), a.second_codes.data(), a.count);
+    });
+    const auto with8 = add_adamw("AdamW int8", StateType::kInt8Block, true);
+    const auto without8 = add_adamw("AdamW int8, no statistics", StateType::kInt8Block, false);
+    const auto bare_momentum = series_.add("bare loop, momentum", [&a, g] {
+      stream_momentum(g, a.first.data(), a.direction.data(), a.count);
+    });
+    const auto momentum = add_muon("Muon momentum", true);
+    const auto plain_momentum = add_muon("Muon momentum, no statistics", false);
+    add_fraction("fraction with statistics, fp32", bare, with, false);
+    add_fraction("fraction with statistics, int8", bare8, with8, false);
+    add_fraction("fraction of Muon momentum", bare_momentum, momentum, false);
+    add_overhead("statistics of Muon momentum, %", momentum, plain_momentum, false);
+    add_fraction("adamw_bandwidth_fraction", bare, without, true);
+    add_fraction("adam8bit_bandwidth_fraction", bare8, without8, true);
+    add_overhead("stats_overhead_percent", with, without, true);
+    series_.run();
     std::printf(
-        "%-30s %7.2f ms  %5.1f GB/s  %.3f ns per element, best %.3f\n",
-        variant.name,
-        seconds * 1e3,
-        variant.bytes * static_cast<double>(count) / seconds / 1e9,
-        seconds / static_cast<double>(count) * 1e9,
-        *std::min_element(variant.seconds.begin(), variant.seconds.end()) /
-            static_cast<double>(count) * 1e9);
+        "%lld elements, checksum %g\n%s",
+        static_cast<long long>(a.count),
+        sink_,
+        series_.report().c_str());
   }
-  std::printf(
-      "fractions with statistics: fp32 %.3f, int8 %.3f\n",
-      ratio(variants[0], variants[1]),
-      ratio(variants[3], variants[4]));
-  std::printf(
-      "Muon momentum: fraction %.3f, statistics %+.1f %%\n",
-      ratio(variants[6], variants[7]),
-      100 * (ratio(variants[7], variants[8]) - 1));
-  std::printf("claim adamw_bandwidth_fraction %.3f\n", ratio(variants[0], variants[2]));
-  std::printf("claim adam8bit_bandwidth_fraction %.3f\n", ratio(variants[3], variants[5]));
-  std::printf("claim stats_overhead_percent %.2f\n", 100 * (ratio(variants[1], variants[2]) - 1));
-}
+
+ private:
+  std::size_t add_adamw(const char* name, StateType type, bool statistics) {
+    return series_.add(name, [this, type, statistics] {
+      const UpdateStep s{
+          .learning_rate = 1e-4, .weight_decay = 0.1, .step = ++step_, .statistics = statistics};
+      sink_ += muster::kernels::adamw_update(tensors_of(arrays_, type), s, {}).update_squared_sum;
+    });
+  }
+
+  std::size_t add_muon(const char* name, bool statistics) {
+    return series_.add(name, [this, statistics] {
+      const UpdateStep s{.step = ++step_, .statistics = statistics};
+      const UpdateTensors t = tensors_of(arrays_, StateType::kFloat32);
+      float* direction = arrays_.direction.data();
+      sink_ += muster::kernels::muon_momentum_update(t, s, {}, direction).momentum_sum;
+    });
+  }
+
+  void add_fraction(const char* name, std::size_t above, std::size_t below, bool is_claim) {
+    series_.add_figure({.name = name, .tolerance = 0.03, .is_claim = is_claim}, [=](Seconds s) {
+      return s[above] / s[below];
+    });
+  }
+
+  void add_overhead(const char* name, std::size_t with, std::size_t without, bool is_claim) {
+    series_.add_figure(
+        {.name = name, .tolerance = 2, .is_relative = false, .is_claim = is_claim, .digits = 2},
+        [=](Seconds s) { return 100 * (s[with] / s[without] - 1); });
+  }
+
+  Arrays arrays_;
+  Series series_{"update rules", {.budget_s = 30}, Series::Time::kThread};
+  std::int64_t step_{0};
+  double sink_{0};
+};
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::int64_t count = argc > 1 ? std::atoll(argv[1]) / 256 * 256 : kDefaultCount;
-  Arrays arrays(count);
-  std::int64_t step = 0;
-  double sink = 0;
-  const auto adamw = [&](StateType type, bool statistics) {
-    const UpdateStep s{
-        .learning_rate = 1e-4, .weight_decay = 0.1, .step = ++step, .statistics = statistics};
-    sink += muster::kernels::adamw_update(tensors_of(arrays, type), s, {}).update_squared_sum;
-  };
-  const auto muon = [&](bool statistics) {
-    const UpdateStep s{.step = ++step, .statistics = statistics};
-    const UpdateTensors t = tensors_of(arrays, StateType::kFloat32);
-    sink += muster::kernels::muon_momentum_update(t, s, {}, arrays.direction.data()).momentum_sum;
-  };
-  Variant variants[] = {
-      {"bare loop, fp32",
-       28,
-       [&] {
-         stream_fp32(
-             arrays.parameter.data(),
-             arrays.gradient.data(),
-             arrays.first.data(),
-             arrays.second.data(),
-             count);
-       }},
-      {"AdamW fp32", 28, [&] { adamw(StateType::kFloat32, true); }},
-      {"AdamW fp32, no statistics", 28, [&] { adamw(StateType::kFloat32, false); }},
-      {"bare loop, int8",
-       16,
-       [&] {
-         stream_int8(
-             arrays.parameter.data(),
-             arrays.gradient.data(),
-             arrays.first_codes.data(),
-             arrays.second_codes.data(),
-             count);
-       }},
-      {"AdamW int8", 16, [&] { adamw(StateType::kInt8Block, true); }},
-      {"AdamW int8, no statistics", 16, [&] { adamw(StateType::kInt8Block, false); }},
-      {"bare loop, momentum",
-       16,
-       [&] {
-         stream_momentum(
-             arrays.gradient.data(), arrays.first.data(), arrays.direction.data(), count);
-       }},
-      {"Muon momentum", 16, [&] { muon(true); }},
-      {"Muon momentum, no statistics", 16, [&] { muon(false); }}};
-  for (int round = 0; round <= kRounds; ++round) {
-    for (Variant& variant : variants) {
-      const double seconds = seconds_of(variant.run);
-      if (round > 0) {  // the first touches fresh memory
-        variant.seconds.push_back(seconds);
-      }
-    }
-  }
-  report(variants, count, sink);
+  Claims(count).run();
   return 0;
 }

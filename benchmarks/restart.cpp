@@ -2,18 +2,18 @@
 // Claim: a killed job trains again within seconds, by itself.
 //   claim restart_seconds   kill -9 of a rank to the first finished step of the next generation
 // Method: the demo's model on four ranks under `muster run`, one rank killed in the middle of
-// training; from kill(2) to the launcher showing the first step line of the restarted job. Median
-// of 5.
+// training; from kill(2) to the launcher showing the first step line of the restarted job
+// (harness.h).
+#include "benchmarks/harness.h"
 #include "tests/integration/support/job.h"
 
 #include <muster/common/check.h>
 
 #include <signal.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <vector>
+#include <span>
 
 namespace {
 
@@ -22,9 +22,7 @@ using Clock = std::chrono::steady_clock;
 using namespace muster;
 using namespace muster::test;
 
-constexpr int kRuns = 5;
-
-double one_restart(int run) {
+double one_restart(int rank) {
   const ScratchFolder folder;
   const std::string text = write_sample_text(folder.path());
   Process job(
@@ -47,7 +45,7 @@ double one_restart(int run) {
        "--print-every",
        "1"});
   MUSTER_CHECK(job.wait_for_output("step 15 ", Deadline::after(120s)), job.output());
-  const pid_t pid = announced_pid(job, run % 4);
+  const pid_t pid = announced_pid(job, rank);
   MUSTER_CHECK(pid > 0, "no pid announced:\n" + job.output());
   const auto killed = Clock::now();
   ::kill(pid, SIGKILL);
@@ -64,12 +62,18 @@ double one_restart(int run) {
 }  // namespace
 
 int main() {
-  std::vector<double> seconds;
-  for (int run = 0; run < kRuns; ++run) {
-    seconds.push_back(one_restart(run));
-    std::printf("kill of rank %d: training again after %.2f s\n", run % 4, seconds.back());
-  }
-  std::sort(seconds.begin(), seconds.end());
-  std::printf("claim restart_seconds %.2f\n", seconds[kRuns / 2]);
+  int run = 0;
+  bench::Series series("restart", {.budget_s = 60, .rounds_min = 7}, bench::Series::Time::kWall);
+  series.add_measured("restart", [&run] {
+    const int rank = run++ % 4;
+    const double seconds = one_restart(rank);
+    std::printf("kill of rank %d: training again after %.2f s\n", rank, seconds);
+    return seconds;
+  });
+  series.add_figure(
+      {.name = "restart_seconds", .tolerance = 0.2, .digits = 2},
+      [](std::span<const double> s) { return s[0]; });
+  series.run();
+  std::printf("%s", series.report().c_str());
   return 0;
 }

@@ -1,28 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 // Claim: the training thread is held by a checkpoint only for the copy to the host snapshot.
 //   claim snapshot_stall_ratio   stall of Writer::begin / plain memcpy of the same bytes
-// Method: one writer saves 256 MiB of tensors again and again; each save is paired with a memcpy of
-// the same bytes into memory that is warm as well. Median of the pairs' ratios. The first save,
-// which allocates the snapshot, is printed apart.
+// Method: one writer saves 256 MiB of tensors again and again, in turn with a memcpy of the same
+// bytes into memory that is warm as well (harness.h). The first save, which allocates the snapshot,
+// does not count.
+#include "benchmarks/harness.h"
+
 #include <muster/checkpoint/checkpoint.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <numeric>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace {
 
 using namespace std::chrono_literals;
-using Clock = std::chrono::steady_clock;
+using muster::bench::must;
+using muster::bench::Series;
 
 constexpr std::size_t kTensors = 64;
 constexpr std::size_t kTensorBytes = std::size_t{4} << 20;
-constexpr int kPairs = 15;
 
 muster::checkpoint::RankState make_state(const std::vector<std::vector<std::byte>>& tensors) {
   muster::checkpoint::RankState state;
@@ -39,18 +43,23 @@ muster::checkpoint::RankState make_state(const std::vector<std::vector<std::byte
   return state;
 }
 
-double memcpy_ns(
+void copy_all(
     const std::vector<std::vector<std::byte>>& from, std::vector<std::vector<std::byte>>& to) {
-  const auto begin = Clock::now();
   for (std::size_t i = 0; i < from.size(); ++i) {
     std::memcpy(to[i].data(), from[i].data(), from[i].size());
   }
-  return static_cast<double>((Clock::now() - begin).count());
 }
 
-int fail(const muster::Status& status) {
-  std::fprintf(stderr, "bench_snapshot: %s\n", status.to_string().c_str());
-  return 1;
+std::unique_ptr<muster::checkpoint::Writer> make_writer(const std::string& folder) {
+  const auto generation = muster::checkpoint::allocate_generation(folder, "bench");
+  must(generation.status());
+  auto writer = muster::checkpoint::Writer::create(
+      {.root = folder,
+       .identity = {"bench", *generation, muster::Rank{0}, "bench"},
+       .world_size = 1,
+       .keep_last = 1});
+  must(writer.status());
+  return std::move(*writer);
 }
 
 }  // namespace
@@ -58,52 +67,30 @@ int fail(const muster::Status& status) {
 int main() {
   std::string folder = (std::filesystem::temp_directory_path() / "muster-bench-XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) {
-    return fail(muster::io_error(folder, errno));
+    must(muster::io_error(folder, errno));
   }
-  const auto generation = muster::checkpoint::allocate_generation(folder, "bench");
-  if (!generation) {
-    return fail(generation.status());
-  }
-  auto writer = muster::checkpoint::Writer::create(
-      {.root = folder,
-       .identity = {"bench", *generation, muster::Rank{0}, "bench"},
-       .world_size = 1,
-       .keep_last = 1});
-  if (!writer) {
-    return fail(writer.status());
-  }
+  const auto writer = make_writer(folder);
   std::vector<std::vector<std::byte>> tensors(kTensors, std::vector<std::byte>(kTensorBytes));
   std::vector<std::vector<std::byte>> copy = tensors;
   const auto state = make_state(tensors);
-  std::vector<double> ratios;
-  for (std::int64_t sequence = 1; sequence <= kPairs + 1; ++sequence) {
-    const double plain = memcpy_ns(tensors, copy);
-    if (const auto begun = (*writer)->begin(sequence, muster::StepIndex{sequence}, state);
-        !begun.ok()) {
-      return fail(begun);
-    }
-    const double stall = static_cast<double>((*writer)->last_stall_ns());
-    if (const auto waited = (*writer)->wait(60s); !waited.ok()) {
-      return fail(waited);
-    }
-    (*writer)->commit(sequence, false);
-    if (const auto waited = (*writer)->wait(60s); !waited.ok()) {
-      return fail(waited);
-    }
-    if (sequence == 1) {
-      std::printf("first save, with allocation: %.2f x memcpy\n", stall / plain);
-    } else {
-      ratios.push_back(stall / plain);
-    }
-  }
-  std::sort(ratios.begin(), ratios.end());
-  std::printf(
-      "%zu MiB, %d saves: ratio min %.3f, max %.3f\n",
-      kTensors * kTensorBytes >> 20,
-      kPairs,
-      ratios.front(),
-      ratios.back());
-  std::printf("claim snapshot_stall_ratio %.3f\n", ratios[ratios.size() / 2]);
+  std::int64_t sequence = 0;
+  Series series("saves of 256 MiB", {.budget_s = 25, .rounds_min = 9}, Series::Time::kWall);
+  // The writer is idle before each copy and each save.
+  const auto plain = series.add("memcpy", [&] { copy_all(tensors, copy); });
+  const auto stall = series.add_measured("stall", [&] {
+    ++sequence;
+    must(writer->begin(sequence, muster::StepIndex{sequence}, state));
+    const double seconds = 1e-9 * static_cast<double>(writer->last_stall_ns());
+    must(writer->wait(60s));
+    writer->commit(sequence, false);
+    must(writer->wait(60s));
+    return seconds;
+  });
+  series.add_figure({"snapshot_stall_ratio", 0.05}, [=](std::span<const double> s) {
+    return s[stall] / s[plain];
+  });
+  series.run();
+  std::printf("%s", series.report().c_str());
   std::filesystem::remove_all(folder);
   return 0;
 }
