@@ -2,7 +2,7 @@
 #
 #   make demo     train a small MoE language model under muster, break it, watch it recover (~2 min)
 #   make test     the whole test suite, sanitizers and browser included
-#   make bench    one "claim <name> <value>" line per performance claim
+#   make bench    one "claim NAME VALUE ± HALF" or "claim NAME noisy" line per claim
 #   make build    release build in build/release
 #   make docs     API pages of the public headers in build/docs/api
 #   make format   clang-format the tree          make lint   clang-tidy, treated as errors

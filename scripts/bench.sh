@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # scripts/bench.sh BUILD_DIR [NAME...]: runs the benchmark programs and shows their claims.
-# Every claim is a ratio or a figure measured in this run; benchmarks/README.md says how.
+# A claim is `claim NAME VALUE ± HALF`, or `claim NAME noisy`; benchmarks/README.md says how it is
+# measured. MUSTER_BENCH_BUDGET multiplies the time a claim may take.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
