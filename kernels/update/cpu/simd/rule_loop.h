@@ -203,8 +203,8 @@ struct UpdateArguments {
   float* direction;
 };
 
-// Elements between what is worked on and what is fetched: the sums keep the core so busy that it
-// does not look far enough ahead itself.
+// Elements between what is worked on and what is fetched: the core does not look far enough ahead
+// itself.
 inline constexpr int kAhead = 512;
 
 // Where the arrays of one block are.
@@ -224,13 +224,11 @@ MUSTER_INLINE void update_block(
     PartialSums& sums) {
   for (int j = 0; j < packs; ++j) {
     const int i = j * kLanes<float>;
-    if constexpr (kStatistics) {
-      __builtin_prefetch(at.g + i + kAhead);
-      first.prefetch(i + kAhead);
-      second.prefetch(i + kAhead);
-      if constexpr (Rule::kParameter) {
-        __builtin_prefetch(at.p + i + kAhead, 1);
-      }
+    __builtin_prefetch(at.g + i + kAhead);
+    first.prefetch(i + kAhead);
+    second.prefetch(i + kAhead);
+    if constexpr (Rule::kParameter) {
+      __builtin_prefetch(at.p + i + kAhead, 1);
     }
     UpdatePack x{load<Floats>(at.g + i), {}, first.load(j), second.load(j), {}};
     if constexpr (Rule::kParameter) {
