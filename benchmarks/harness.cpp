@@ -195,10 +195,10 @@ bool Series::agreed(bool value) const {
 }
 
 // Counts the pending rounds as quiet if neither other work nor waiting took a share of their time.
-void Series::judge(Usage& since, std::vector<Round>& pending) {
+void Series::judge(Usage& since, std::vector<Round>& pending, bool is_last) {
   const Usage now = machine_.usage();
   const double wall = now.wall - since.wall;
-  if (!agreed(wall >= kWindowSeconds)) {
+  if (!agreed(is_last || wall >= kWindowSeconds)) {
     return;
   }
   const double own = sum_ ? sum_(now.own - since.own) : now.own - since.own;
@@ -233,8 +233,8 @@ void Series::run() {
   while (true) {
     pending.push_back(play(reversed));
     reversed = !reversed;
-    judge(since, pending);
     const bool is_spent = agreed(machine_.wall_seconds() - begun >= limits_.budget_s);
+    judge(since, pending, is_spent);
     if (is_spent || (pending.empty() && rounds_.size() >= next)) {
       if (is_spent || is_finished()) {
         return;

@@ -148,7 +148,7 @@ class Series {
   [[nodiscard]] bool is_finished() const;
   [[nodiscard]] std::vector<double> samples(const Computed& figure) const;
   [[nodiscard]] std::string describe(const Computed& figure) const;
-  void judge(Usage& since, std::vector<Round>& pending);
+  void judge(Usage& since, std::vector<Round>& pending, bool is_last);
 
   std::string title_;
   Limits limits_;

@@ -129,6 +129,16 @@ TEST(Series, StopsAfterFewRoundsWithoutNoise) {
   EXPECT_LE(series.rounds(), 10U);
 }
 
+TEST(Series, ShowsOneRoundWithoutABudget) {
+  FakeMachine machine;
+  Series series("test", {.budget_s = 0}, Series::Time::kThread, machine);
+  series.add("a", [&] { machine.work(0.001); });
+  series.add_figure({"seconds"}, [](std::span<const double> s) { return s[0]; });
+  series.run();
+  EXPECT_EQ(series.rounds(), 1U);
+  EXPECT_NE(series.report().find("claim seconds noisy\n"), std::string::npos);
+}
+
 TEST(Series, CallsAFigureNoisyWhenTheBudgetIsSpent) {
   FakeMachine machine;
   Random random{3};
