@@ -270,10 +270,11 @@ MetricCatalog::MetricCatalog(const ModelInfo& model, std::vector<GroupInfo> grou
   builder.add(kTelemetrySeconds, {});
 }
 
-void MetricCatalog::fill(const StepFacts& facts, std::span<float> values) const {
-  RowFiller filler{facts, values};
+void MetricCatalog::fill(const StepSample& sample, std::span<float> values) const {
+  RowFiller filler{sample.facts, values};
   visit_tables(filler);
   MUSTER_CHECK(filler.position() + 1 == values.size(), "values follow the columns of the schema");
+  values.back() = static_cast<float>(sample.telemetry_seconds);
 }
 
 }  // namespace muster::agent

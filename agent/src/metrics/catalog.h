@@ -44,9 +44,8 @@ class MetricCatalog {
 
   [[nodiscard]] const MetricSchema& schema() const { return schema_; }
 
-  // `values` [schema().metrics.size()]; the last one, train_telemetry_seconds, is left to the
-  // caller, whose clock is still running.
-  void fill(const StepFacts& facts, std::span<float> values) const;
+  // `values` [schema().metrics.size()].
+  void fill(const StepSample& sample, std::span<float> values) const;
 
  private:
   // Visits every table of columns in the order of the schema, except for the last column.

@@ -44,8 +44,7 @@ inline constexpr std::array kRankMetrics{
 
 // Only where experts are distributed over ranks. Null `times` has no values.
 struct EpTimesView {
-  explicit EpTimesView(const StepFacts& step)
-      : times(step.ep != nullptr && step.ep->any ? step.ep : nullptr) {}
+  explicit EpTimesView(const StepFacts& step) : times(step.ep.any ? &step.ep : nullptr) {}
 
   const EpTimes* times;
 };
@@ -69,7 +68,7 @@ inline constexpr std::array kEpTimeMetrics{
           return view.times != nullptr ? seconds(view.times->move) : kNone;
         }}};
 
-// The last column; the caller writes it because its clock is still running during `fill`.
+// The last column: time on the training thread.
 inline constexpr MetricFamily kTelemetrySeconds{
     "train_telemetry_seconds", "seconds", MetricKind::kInstant, MetricScope::kRank};
 

@@ -140,10 +140,9 @@ SharedState fresh_state(const AgentOptions& options, const DecideOptions& decide
 }
 
 std::unique_ptr<StepReporter> make_reporter(
-    const Runtime::Parts& parts, MetricCatalog catalog, std::unique_ptr<Telemetry> telemetry) {
+    const Runtime::Parts& parts, std::unique_ptr<Telemetry> telemetry) {
   return std::make_unique<StepReporter>(
       parts.clock,
-      std::move(catalog),
       std::move(telemetry),
       parts.options.identity.rank == Rank{0},
       layer_columns(parts.model).attention_ids);
@@ -200,14 +199,17 @@ Expected<std::unique_ptr<Agent>> Agent::join(
     MUSTER_RETURN_IF_ERROR(qk_clip);
   }
   const Clock& clock = clock_of(options);
+  const bool reports_job = world.rank() == 0;
+  const LaneLayout layout = layout_of(model, optimizer.group_names().size());
   MetricCatalog catalog{
       model,
       groups_of(optimizer),
-      {world.rank() == 0,
-       !optimizer.options().clipping.groups.empty(),
-       optimizer.options().statistics}};
+      {reports_job, !optimizer.options().clipping.groups.empty(), optimizer.options().statistics}};
   MUSTER_ASSIGN_OR_RETURN(auto saves, SaveCoordinator::create(options, world));
-  MUSTER_ASSIGN_OR_RETURN(auto telemetry, make_telemetry(options, catalog.schema(), clock));
+  MUSTER_ASSIGN_OR_RETURN(
+      auto telemetry,
+      make_telemetry(
+          options, std::move(catalog), shaped_sample(layout, model, reports_job), clock));
   const DecideOptions decide = decide_options_of(options, optimizer, qk_clip.message());
   Runtime::Parts parts{
       std::move(options),
@@ -220,9 +222,9 @@ Expected<std::unique_ptr<Agent>> Agent::join(
       {},
       decide,
       {}};
-  parts.layout = layout_of(parts.model, optimizer.group_names().size());
+  parts.layout = layout;
   parts.state = fresh_state(parts.options, decide);
-  parts.reporter = make_reporter(parts, std::move(catalog), std::move(telemetry));
+  parts.reporter = make_reporter(parts, std::move(telemetry));
   MUSTER_RETURN_IF_ERROR(check_equal_settings(parts));
   return std::unique_ptr<Agent>{std::make_unique<Runtime>(std::move(parts))};
 }

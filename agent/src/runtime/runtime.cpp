@@ -65,7 +65,7 @@ Expected<Verdict> Runtime::end_step(
   }
   apply_checkpoint(verdict, trainer);
   parts_.saves->report_outcomes(outcome_reporter());
-  parts_.reporter->report_step(facts_of(verdict), stopwatch_, state_, digest_);
+  parts_.reporter->report_step(outcome_of(verdict), stopwatch_, state_, digest_);
   return verdict;
 }
 
@@ -179,16 +179,14 @@ void Runtime::apply_checkpoint(const Verdict& verdict, const TrainerState& train
   parts_.saves->apply(verdict, state_.step, [&] { return collect(trainer); });
 }
 
-StepFacts Runtime::facts_of(const Verdict& verdict) {
+StepOutcome Runtime::outcome_of(const Verdict& verdict) {
   const LocalLanes& local = recorder_.lanes();
-  StepFacts facts{reduced_, verdict};
-  facts.learning_rate = verdict.learning_rate;
-  facts.local_loss = local.token_count > 0.0 ? local.loss_sum / local.token_count
-                                             : std::numeric_limits<double>::quiet_NaN();
-  facts.update_applied = update_applied_;
-  facts.modes = recorder_.modes();
-  facts.ep = &recorder_.ep_times();
-  return facts;
+  StepOutcome outcome{reduced_, verdict, recorder_.modes(), recorder_.ep_times()};
+  outcome.learning_rate = verdict.learning_rate;
+  outcome.local_loss = local.token_count > 0.0 ? local.loss_sum / local.token_count
+                                               : std::numeric_limits<double>::quiet_NaN();
+  outcome.update_applied = update_applied_;
+  return outcome;
 }
 
 SaveCoordinator::Report Runtime::outcome_reporter() {

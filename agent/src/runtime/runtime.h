@@ -105,7 +105,7 @@ class Runtime final : public Agent {
   [[nodiscard]] Status gather(const Verdict& verdict);
   [[nodiscard]] Status finish_gather();
   void apply_checkpoint(const Verdict& verdict, const TrainerState& trainer);
-  [[nodiscard]] StepFacts facts_of(const Verdict& verdict);
+  [[nodiscard]] StepOutcome outcome_of(const Verdict& verdict);
 
   [[nodiscard]] checkpoint::RankState collect(const TrainerState& trainer);
   [[nodiscard]] SaveCoordinator::Report outcome_reporter();

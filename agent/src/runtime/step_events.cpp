@@ -8,7 +8,10 @@
 namespace muster::agent {
 namespace {
 
-Event make(const char* kind, Severity severity, std::int64_t step, std::string reason) {
+// Events are rare, and training leaves no cache warm for the code that checks for them: the code
+// that makes them is kept apart from it (gnu::cold).
+[[gnu::cold]] Event make(
+    const char* kind, Severity severity, std::int64_t step, std::string reason) {
   Event event;
   event.kind = kind;
   event.severity = severity;
@@ -17,7 +20,7 @@ Event make(const char* kind, Severity severity, std::int64_t step, std::string r
   return event;
 }
 
-Event command_event(std::int64_t step, const AppliedCommand& command) {
+[[gnu::cold]] Event command_event(std::int64_t step, const AppliedCommand& command) {
   const bool applied = command.state == CommandState::kApplied;
   Event event = make(
       applied ? event_kind::kCommandApplied : event_kind::kCommandRejected,
@@ -32,7 +35,8 @@ Event command_event(std::int64_t step, const AppliedCommand& command) {
   return event;
 }
 
-Event skip_event(std::int64_t step, const Verdict& verdict, const ReducedLanes& lanes) {
+[[gnu::cold]] Event skip_event(
+    std::int64_t step, const Verdict& verdict, const ReducedLanes& lanes) {
   Event event = make(event_kind::kStepSkipped, Severity::kWarning, step, verdict.reason);
   event.inputs["nonfinite_count"] = lanes.nonfinite_count;
   event.inputs["nonfinite_loss"] = lanes.nonfinite_loss ? 1.0 : 0.0;
@@ -48,8 +52,12 @@ Event skip_event(std::int64_t step, const Verdict& verdict, const ReducedLanes& 
   return event;
 }
 
-Event qk_clip_event(
-    std::int64_t step, const Verdict& verdict, const ReducedLanes& lanes, double threshold) {
+[[gnu::cold]] Event qk_clip_event(
+    std::int64_t step,
+    const Verdict& verdict,
+    const ReducedLanes& lanes,
+    double threshold,
+    std::int64_t clipped_steps) {
   double heads = 0.0;
   double gamma_min = 1.0;
   double logit_max = 0.0;
@@ -71,7 +79,39 @@ Event qk_clip_event(
       {"heads", heads},
       {"gamma_min", gamma_min},
       {"logit_max", logit_max},
-      {"threshold", threshold}};
+      {"threshold", threshold},
+      {"clipped_steps", static_cast<double>(clipped_steps)}};
+  return event;
+}
+
+[[gnu::cold]] Event clip_event(
+    std::int64_t step, const Verdict& verdict, double factor, std::int64_t clipped_steps) {
+  Event event = make(
+      event_kind::kGradientClipped, Severity::kInfo, step, "the gradient norm exceeded its limit");
+  event.inputs = {
+      {"gradient_norm", verdict.gradient_norm},
+      {"clip_factor", factor},
+      {"clipped_steps", static_cast<double>(clipped_steps)}};
+  return event;
+}
+
+[[gnu::cold]] Event spike_event(
+    std::int64_t step, const Verdict& verdict, std::int64_t clipped_steps) {
+  Event event = clip_event(step, verdict, verdict.clip_factor, clipped_steps);
+  event.severity = Severity::kWarning;
+  event.reason = verdict.reason;
+  event.labels["cause"] = "zclip";
+  return event;
+}
+
+[[gnu::cold]] Event divergence_event(std::int64_t step, const ReducedLanes& lanes) {
+  Event event = make(
+      event_kind::kDivergence,
+      Severity::kError,
+      step,
+      "replicated parameters differ between ranks: restart from the last checkpoint");
+  event.inputs["digest_min"] = static_cast<double>(lanes.replica_digest_min);
+  event.inputs["digest_max"] = static_cast<double>(lanes.replica_digest_max);
   return event;
 }
 
@@ -105,17 +145,10 @@ std::vector<Event> StepEvents::from_verdict(
     events.push_back(skip_event(step, verdict, lanes));
   }
   if (!verdict.skip && qk_clips_.observe(step, !verdict.head_gammas.empty())) {
-    events.push_back(qk_clip_event(step, verdict, lanes, threshold));
-    events.back().inputs["clipped_steps"] = static_cast<double>(qk_clips_.take_steps(step));
+    events.push_back(qk_clip_event(step, verdict, lanes, threshold, qk_clips_.take_steps(step)));
   }
   if (verdict.diverged) {
-    events.push_back(make(
-        event_kind::kDivergence,
-        Severity::kError,
-        step,
-        "replicated parameters differ between ranks: restart from the last checkpoint"));
-    events.back().inputs["digest_min"] = static_cast<double>(lanes.replica_digest_min);
-    events.back().inputs["digest_max"] = static_cast<double>(lanes.replica_digest_max);
+    events.push_back(divergence_event(step, lanes));
   }
   add_clip(step, verdict, events);
   add_spike(step, verdict, events);
@@ -144,26 +177,14 @@ void StepEvents::add_clip(std::int64_t step, const Verdict& verdict, std::vector
   if (verdict.skip || !clips_.observe(step, factor < 1.0 && !verdict.gradient_spike)) {
     return;
   }
-  Event event = make(
-      event_kind::kGradientClipped, Severity::kInfo, step, "the gradient norm exceeded its limit");
-  event.inputs = {
-      {"gradient_norm", verdict.gradient_norm},
-      {"clip_factor", factor},
-      {"clipped_steps", static_cast<double>(clips_.take_steps(step))}};
-  events.push_back(std::move(event));
+  events.push_back(clip_event(step, verdict, factor, clips_.take_steps(step)));
 }
 
 void StepEvents::add_spike(std::int64_t step, const Verdict& verdict, std::vector<Event>& events) {
   if (verdict.skip || !spikes_.observe(step, verdict.gradient_spike)) {
     return;
   }
-  Event event = make(event_kind::kGradientClipped, Severity::kWarning, step, verdict.reason);
-  event.inputs = {
-      {"gradient_norm", verdict.gradient_norm},
-      {"clip_factor", verdict.clip_factor},
-      {"clipped_steps", static_cast<double>(spikes_.take_steps(step))}};
-  event.labels["cause"] = "zclip";
-  events.push_back(std::move(event));
+  events.push_back(spike_event(step, verdict, spikes_.take_steps(step)));
 }
 
 Event started_event(std::int64_t step, std::optional<std::int64_t> resumed_generation) {

@@ -33,12 +33,10 @@ class Meter {
 
 StepReporter::StepReporter(
     const Clock& clock,
-    MetricCatalog catalog,
     std::unique_ptr<Telemetry> telemetry,
     bool is_reporting_rank,
     std::vector<int> attention_ids)
     : clock_(clock),
-      catalog_(std::move(catalog)),
       telemetry_(std::move(telemetry)),
       is_reporting_rank_(is_reporting_rank),
       attention_ids_(std::move(attention_ids)) {}
@@ -61,7 +59,7 @@ void StepReporter::begin_step(std::int64_t step) {
 }
 
 void StepReporter::report_step(
-    StepFacts facts,
+    const StepOutcome& outcome,
     const PhaseStopwatch& stopwatch,
     const SharedState& state,
     std::uint64_t digest) {
@@ -69,18 +67,18 @@ void StepReporter::report_step(
     return;
   }
   try {
-    report_verdict(facts, state, digest);
-    publish(facts, stopwatch, state.step - 1);
+    report_verdict(outcome, state, digest);
+    publish(outcome, stopwatch, state.step - 1);
   } catch (const std::exception& fault) {
     telemetry_->detach(fault.what());
   }
 }
 
 void StepReporter::report_verdict(
-    const StepFacts& facts, const SharedState& state, std::uint64_t digest) {
+    const StepOutcome& outcome, const SharedState& state, std::uint64_t digest) {
   const std::int64_t decided = state.step - 1;
   const Meter meter{clock_, telemetry_ns_};
-  for (const AppliedCommand& command : facts.verdict.commands) {
+  for (const AppliedCommand& command : outcome.verdict.commands) {
     CommandReport report;
     report.id = command.command.id;
     report.state = command.state;
@@ -91,10 +89,10 @@ void StepReporter::report_verdict(
   }
   if (is_reporting_rank_) {
     for (Event& event :
-         events_.from_verdict(decided, facts.verdict, facts.lanes, state.qk_clip_threshold)) {
+         events_.from_verdict(decided, outcome.verdict, outcome.lanes, state.qk_clip_threshold)) {
       emit(std::move(event));
     }
-    report_modes(decided, facts.modes);
+    report_modes(decided, outcome.modes);
   }
   telemetry_->flush_notes();
   telemetry_->finished(decided, state.last_applied_command);
@@ -113,22 +111,25 @@ void StepReporter::report_modes(std::int64_t step, std::span<const AttentionMode
   reported_modes_.assign(modes.begin(), modes.end());
 }
 
-void StepReporter::publish(StepFacts facts, const PhaseStopwatch& stopwatch, std::int64_t step) {
+void StepReporter::publish(
+    const StepOutcome& outcome, const PhaseStopwatch& stopwatch, std::int64_t step) {
   const MonotonicTime now = clock_.now();
-  facts.previous_learning_rate = previous_learning_rate_;
-  facts.step_time = stopwatch.elapsed(now);
-  facts.phases = stopwatch.times(now);
-  SampleFrame* slot = telemetry_->claim();
-  if (slot != nullptr) {
+  if (StepSample* slot = telemetry_->claim()) {
     slot->step = step;
     slot->wall_unix_ns = unix_ns(clock_.wall_now());
     slot->monotonic_ns = now.time_since_epoch().count();
-    catalog_.fill(facts, slot->values);
+    slot->facts.copy_rank(outcome);
+    if (is_reporting_rank_) {
+      slot->facts.copy_job(outcome);
+    }
+    slot->facts.previous_learning_rate = previous_learning_rate_;
+    slot->facts.step_time = stopwatch.elapsed(now);
+    slot->facts.phases = stopwatch.times(now);
     telemetry_ns_ += (clock_.now() - now).count();
-    slot->values.back() = static_cast<float>(static_cast<double>(telemetry_ns_) * 1e-9);
+    slot->telemetry_seconds = static_cast<double>(telemetry_ns_) * 1e-9;
     telemetry_->publish();
   }
-  previous_learning_rate_ = facts.learning_rate;
+  previous_learning_rate_ = outcome.learning_rate;
   last_telemetry_ns_ = telemetry_ns_;
 }
 

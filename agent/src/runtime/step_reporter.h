@@ -6,7 +6,7 @@
 #pragma once
 
 #include "agent/src/checkpoint/save_coordinator.h"
-#include "agent/src/metrics/catalog.h"
+#include "agent/src/metrics/step_facts.h"
 #include "agent/src/runtime/phase_stopwatch.h"
 #include "agent/src/runtime/step_events.h"
 #include "agent/src/uplink/telemetry.h"
@@ -26,7 +26,6 @@ class StepReporter {
   // `clock` must outlive the reporter.
   StepReporter(
       const Clock& clock,
-      MetricCatalog catalog,
       std::unique_ptr<Telemetry> telemetry,
       bool is_reporting_rank,
       std::vector<int> attention_ids);
@@ -34,10 +33,10 @@ class StepReporter {
   // The first call starts the I/O thread and reports the start of the run.
   void begin_step(std::int64_t step);
 
-  // The events and the sample of step `state.step - 1`. `facts` without its times and its previous
-  // learning rate, which are filled in here. `digest`: of the parameters, 0 if not computed.
+  // The events and the sample of step `state.step - 1`. `digest`: of the parameters, 0 if not
+  // computed.
   void report_step(
-      StepFacts facts,
+      const StepOutcome& outcome,
       const PhaseStopwatch& stopwatch,
       const SharedState& state,
       std::uint64_t digest);
@@ -67,12 +66,11 @@ class StepReporter {
   void stop() { telemetry_.reset(); }
 
  private:
-  void report_verdict(const StepFacts& facts, const SharedState& state, std::uint64_t digest);
+  void report_verdict(const StepOutcome& outcome, const SharedState& state, std::uint64_t digest);
   void report_modes(std::int64_t step, std::span<const AttentionMode> modes);
-  void publish(StepFacts facts, const PhaseStopwatch& stopwatch, std::int64_t step);
+  void publish(const StepOutcome& outcome, const PhaseStopwatch& stopwatch, std::int64_t step);
 
   const Clock& clock_;
-  const MetricCatalog catalog_;
   std::unique_ptr<Telemetry> telemetry_;
   const bool is_reporting_rank_;
   const std::vector<int> attention_ids_;  // [attention layers] the number that metrics call each by

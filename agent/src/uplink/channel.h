@@ -2,8 +2,12 @@
 // State shared by the training thread and the I/O thread: three lock-free rings and a few counters.
 //
 // The training thread produces samples and notes and consumes commands; the I/O thread the reverse.
-// No operation waits, and none on the sample path allocates.
+// No operation waits, and none on the sample path allocates. A sample is a copy of the step's
+// results; the I/O thread computes the metrics from it, since the training thread comes with cold
+// caches.
 #pragma once
+
+#include "agent/src/metrics/step_facts.h"
 
 #include <muster/common/spsc_ring.h>
 #include <muster/common/telemetry.h>
@@ -18,13 +22,13 @@ namespace muster::agent {
 using Note = std::variant<Event, CommandReport>;
 
 struct Channel {
-  Channel(std::size_t ring_steps, const SampleFrame& prototype)
+  Channel(std::size_t ring_steps, const StepSample& prototype)
       : samples(ring_steps, prototype), notes(kNotes), commands(kCommands) {}
 
   static constexpr std::size_t kNotes = 256;
   static constexpr std::size_t kCommands = 64;
 
-  SpscRing<SampleFrame> samples;
+  SpscRing<StepSample> samples;
   SpscRing<Note> notes;
   SpscRing<Command> commands;
 

@@ -33,8 +33,8 @@ void Telemetry::start() {
   }
 }
 
-SampleFrame* Telemetry::claim() {
-  SampleFrame* slot = nullptr;
+StepSample* Telemetry::claim() {
+  StepSample* slot = nullptr;
   if (!channel_->detached.load(std::memory_order_relaxed)) {
     slot = channel_->samples.try_claim();
   }
@@ -90,7 +90,10 @@ void Telemetry::detach(const std::string& reason) {
 }
 
 Expected<std::unique_ptr<Telemetry>> make_telemetry(
-    const AgentOptions& options, const MetricSchema& schema, const Clock& clock) {
+    const AgentOptions& options,
+    MetricCatalog catalog,
+    const StepSample& prototype,
+    const Clock& clock) {
   if (!options.telemetry || options.collector.empty()) {
     return std::unique_ptr<Telemetry>{};
   }
@@ -99,13 +102,14 @@ Expected<std::unique_ptr<Telemetry>> make_telemetry(
   uplink.identity = options.identity;
   uplink.world_size = options.world_size;
   uplink.token = options.token;
-  uplink.schema = schema;
+  uplink.schema = catalog.schema();
   uplink.outbox_bytes_max = options.outbox_bytes_max;
   uplink.spool_directory = options.spool_directory;
   uplink.spool_bytes_max = options.spool_bytes_max;
   uplink.seed = hash64(std::as_bytes(std::span{options.identity.incarnation}));
-  SampleFrame prototype;
-  prototype.values.resize(schema.metrics.size());
+  uplink.fill = [catalog = std::move(catalog)](const StepSample& sample, std::span<float> values) {
+    catalog.fill(sample, values);
+  };
   auto channel = std::make_unique<Channel>(options.ring_steps, prototype);
   auto thread = std::make_unique<Uplink>(std::move(uplink), *channel, clock);
   return std::make_unique<Telemetry>(std::move(channel), std::move(thread));

@@ -6,6 +6,7 @@
 // does not fit stays in `overflow_`, in order, until there is room.
 #pragma once
 
+#include "agent/src/metrics/catalog.h"
 #include "agent/src/uplink/channel.h"
 
 #include <muster/agent/agent.h>
@@ -33,7 +34,7 @@ class Telemetry {
   void start();
 
   // The slot of the next finished step, or null if the sample must be dropped (counted here).
-  [[nodiscard]] SampleFrame* claim();
+  [[nodiscard]] StepSample* claim();
 
   // Call it after `claim` returned a slot.
   void publish() { channel_->samples.publish(); }
@@ -59,9 +60,13 @@ class Telemetry {
   std::unique_ptr<Uplink> uplink_;  // last, so that its thread ends before the rings do
 };
 
-// Null if telemetry is disabled or no collector is configured. kInvalidArgument if the collector's
-// address is not "host:port". Telemetry::start starts the I/O thread.
+// `prototype`: of the slots of the ring. Null if telemetry is disabled or no collector is
+// configured. kInvalidArgument if the collector's address is not "host:port". Telemetry::start
+// starts the I/O thread.
 [[nodiscard]] Expected<std::unique_ptr<Telemetry>> make_telemetry(
-    const AgentOptions& options, const MetricSchema& schema, const Clock& clock);
+    const AgentOptions& options,
+    MetricCatalog catalog,
+    const StepSample& prototype,
+    const Clock& clock);
 
 }  // namespace muster::agent

@@ -177,9 +177,15 @@ void Uplink::Worker::collect() {
     std::visit([this](auto& content) { outbox_.push(std::move(content)); }, *note);
     channel_.notes.pop();
   }
-  while (SampleFrame* frame = channel_.samples.front()) {
-    outbox_.push(*frame);  // Copies, so that the slot keeps its memory for the training thread.
+  while (const StepSample* sample = channel_.samples.front()) {
+    SampleFrame frame;
+    frame.step = sample->step;
+    frame.wall_unix_ns = sample->wall_unix_ns;
+    frame.monotonic_ns = sample->monotonic_ns;
+    frame.values.resize(options_.schema.metrics.size());
+    options_.fill(*sample, frame.values);
     channel_.samples.pop();
+    outbox_.push(std::move(frame));
   }
   channel_.dropped_outbox_full.store(outbox_.dropped_outbox_full(), std::memory_order_relaxed);
   channel_.dropped_spool_full.store(outbox_.dropped_spool_full(), std::memory_order_relaxed);

@@ -15,7 +15,9 @@
 #include <chrono>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 namespace muster::agent {
@@ -27,6 +29,8 @@ struct UplinkOptions {
   int world_size{1};
   std::string token;
   MetricSchema schema;
+  // Computes the values of a sample, [schema.metrics.size()], on the I/O thread.
+  std::function<void(const StepSample& sample, std::span<float> values)> fill;
   std::size_t outbox_bytes_max{std::size_t{8} << 20};
   std::filesystem::path spool_directory;  // if empty, there is no spool
   std::size_t spool_bytes_max{std::size_t{64} << 20};

@@ -62,12 +62,17 @@ std::string documented_row(const MetricFamily& family) {
          " | " + (family.scope == MetricScope::kJob ? "job" : "rank") + " |";
 }
 
+constexpr double kTelemetryTime = 0.25;
+
 // The values of one step by (name, layer, index, group).
 class Row {
  public:
   Row(const MetricCatalog& catalog, const StepFacts& facts)
       : schema_(catalog.schema()), values_(schema_.metrics.size()) {
-    catalog.fill(facts, values_);
+    StepSample sample;
+    sample.telemetry_seconds = kTelemetryTime;
+    sample.facts = facts;
+    catalog.fill(sample, values_);
   }
 
   [[nodiscard]] double get(
@@ -403,11 +408,9 @@ TEST(MetricCatalog, BlockAttentionAndExpertParallelismLandUnderTheirNames) {
   const Verdict verdict = decide(lanes, {}, DecideOptions{}, state);
   EXPECT_FALSE(verdict.skip) << verdict.reason;
   StepFacts facts{lanes, verdict};
-  const std::vector<AttentionMode> modes{
+  facts.modes = {
       {kernels::MobaOptions{}, AttentionReason::kRule}, {std::nullopt, AttentionReason::kLastFull}};
-  facts.modes = modes;
-  EpTimes times{{1s, 2s}, 3s, 4s, true};
-  facts.ep = &times;
+  facts.ep = EpTimes{{1s, 2s}, 3s, 4s, true};
   const Row row{MetricCatalog{sparse_model(), {{"hidden"}}, {}}, facts};
   EXPECT_EQ(row.get("train_attn_mode", "", 5), 1.0);
   EXPECT_EQ(row.get("train_attn_mode", "", 6), 0.0);
@@ -432,6 +435,7 @@ TEST(MetricCatalog, BlockAttentionAndExpertParallelismLandUnderTheirNames) {
   EXPECT_EQ(row.get("train_ep_wait_seconds", "", -1, 1), 2.0);
   EXPECT_EQ(row.get("train_ep_plan_seconds"), 3.0);
   EXPECT_EQ(row.get("train_ep_move_seconds"), 4.0);
+  EXPECT_EQ(row.get("train_telemetry_seconds"), kTelemetryTime);
 }
 
 TEST(MetricCatalog, WhatNoPassRecordedIsNoNumber) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The promise of the training thread: recording and publishing a step neither allocates nor makes a
 // system call.
-#include "agent/src/metrics/catalog.h"
+#include "agent/src/metrics/step_facts.h"
 #include "agent/src/uplink/telemetry.h"
 #include "agent/src/uplink/uplink.h"
 #include "agent/src/verdict/layer_report.h"
@@ -62,14 +62,7 @@ namespace {
 class PublishCost : public testing::Test {
  protected:
   PublishCost()
-      : catalog_(
-            model(),
-            {{"hidden", false, true, true, 0}, {"rest", true, true, false, 0.95}},
-            {true, true, true}),
-        telemetry_(make()) {
-    layout_.groups = 2;
-    layout_.moba_heads = {2};
-    layout_.ep_layers = 1;
+      : telemetry_(std::make_unique<Channel>(64, shaped_sample(layout_, model(), true)), nullptr) {
     rank_.squared_norm = {1.0, 2.0};
     rank_.moba.resize(1);
     rank_.moba[0].gate_bound.resize(2);
@@ -117,38 +110,38 @@ class PublishCost : public testing::Test {
     decode(layout_, sum_, max_, lanes_);
   }
 
-  std::unique_ptr<Telemetry> make() {
-    SampleFrame prototype;
-    prototype.values.resize(catalog_.schema().metrics.size());
-    return std::make_unique<Telemetry>(std::make_unique<Channel>(64, prototype), nullptr);
+  static LaneLayout layout() {
+    LaneLayout layout = small_layout();
+    layout.groups = 2;
+    layout.moba_heads = {2};
+    layout.ep_layers = 1;
+    return layout;
   }
 
   // The telemetry part of end_step on a plain step, without reading the clock.
   void publish(std::int64_t step) {
     record();
-    telemetry_->flush_notes();
-    telemetry_->finished(step, 0);
-    static_cast<void>(telemetry_->next_command());
-    if (SampleFrame* slot = telemetry_->claim()) {
+    telemetry_.flush_notes();
+    telemetry_.finished(step, 0);
+    static_cast<void>(telemetry_.next_command());
+    if (StepSample* slot = telemetry_.claim()) {
       slot->step = step;
-      StepFacts facts{lanes_, verdict_};
-      facts.modes = modes_;
-      facts.ep = &times_;
-      catalog_.fill(facts, slot->values);
-      telemetry_->publish();
+      const StepOutcome outcome{lanes_, verdict_, modes_, times_};
+      slot->facts.copy_rank(outcome);
+      slot->facts.copy_job(outcome);
+      telemetry_.publish();
       ++published_;
     }
   }
 
-  LaneLayout layout_ = small_layout();
+  LaneLayout layout_ = layout();
   LocalLanes rank_ = healthy_rank();
   std::vector<double> sum_;
   std::vector<double> max_;
   EpTimes times_{std::vector<std::chrono::nanoseconds>(2), {}, {}, false};
   std::array<AttentionMode, 1> modes_{};
   bool added_{true};
-  MetricCatalog catalog_;
-  std::unique_ptr<Telemetry> telemetry_;
+  Telemetry telemetry_;
   ReducedLanes lanes_;
   Verdict verdict_;
   int published_{0};

@@ -35,9 +35,11 @@ class UplinkTest : public testing::Test {
     options_.port = collector_.port();
     options_.identity = {"unit", Generation{1}, Rank{0}, "incarnation"};
     options_.schema = two_metrics();
-    SampleFrame prototype;
-    prototype.values.resize(2);
-    auto channel = std::make_unique<Channel>(ring_steps_, prototype);
+    options_.fill = [](const StepSample& sample, std::span<float> values) {
+      values[0] = static_cast<float>(sample.step);
+      values[1] = 0.5F;
+    };
+    auto channel = std::make_unique<Channel>(ring_steps_, StepSample{});
     channel_ = channel.get();
     auto uplink = std::make_unique<Uplink>(options_, *channel, clock_);
     telemetry_ = std::make_unique<Telemetry>(std::move(channel), std::move(uplink));
@@ -45,12 +47,11 @@ class UplinkTest : public testing::Test {
   }
 
   bool publish(std::int64_t step) {
-    SampleFrame* slot = telemetry_->claim();
+    StepSample* slot = telemetry_->claim();
     if (slot == nullptr) {
       return false;
     }
     slot->step = step;
-    slot->values = {static_cast<float>(step), 0.5F};
     telemetry_->publish();
     telemetry_->finished(step, 0);
     return true;
