@@ -23,6 +23,23 @@ function(muster_precompile target)
     target_precompile_headers(${target} REUSE_FROM muster_headers)
     target_compile_options(${target} PRIVATE ${muster_precompile_options})
   endif()
+  muster_unite(${target})
+endfunction()
+
+# With MUSTER_UNITY (the presets) sources of a target are compiled eight at a time, so that a header
+# is parsed, and a template of it compiled, once for all of them. Names in anonymous namespaces must
+# therefore differ within a target. Kernels are left out: they are one source per hot loop.
+function(muster_unite target)
+  set_target_properties(${target} PROPERTIES
+    UNITY_BUILD ${MUSTER_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  if(MUSTER_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # Warns about anonymous namespaces in included files, as all sources are then.
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+  endif()
+  # What replaces operator new must not see its other users, which GCC then warns about.
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources INCLUDE REGEX "allocation_count|largest_allocation|publish_cost_test")
+  set_source_files_properties(${sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
 # muster_add_module(<name> SOURCES ... HEADERS ... [PUBLIC targets...] [PRIVATE targets...])
@@ -69,6 +86,7 @@ function(muster_add_test name)
     target_precompile_headers(${name} REUSE_FROM muster_test_headers)
     target_compile_options(${name} PRIVATE ${muster_precompile_options})
   endif()
+  muster_unite(${name})
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${ARG_PROCESSORS}
     LABELS "${ARG_LABELS}" ENVIRONMENT "OPENBLAS_NUM_THREADS=1")

@@ -9,10 +9,11 @@ GCC knows, precompiled headers and the output are left out. Sources that this bu
 (the twin of a missing library) are named on standard error and skipped.
 """
 
-import json
 import pathlib
 import shlex
 import sys
+
+import compile_commands
 
 
 def flags(command: str) -> list[str]:
@@ -33,7 +34,7 @@ def flags(command: str) -> list[str]:
 def main() -> int:
     build = pathlib.Path(sys.argv[1])
     entries = {}
-    for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
+    for entry in compile_commands.load(build):
         entries.setdefault(str(pathlib.Path(entry["file"]).resolve()), entry["command"])
     for source in sys.argv[2:]:
         path = str(pathlib.Path(source).resolve())

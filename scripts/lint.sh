@@ -41,9 +41,7 @@ fi
 logs=$build/lint
 rm -rf "$logs"
 mkdir -p "$logs"
-# Drops the precompiled header: clang would read GCC's and stop.
-sed -E 's/ -Winvalid-pch//; s/ -include ([^ "\\]|\\.)*cmake_pch\.hxx//' "$build/compile_commands.json" \
-  >"$logs/compile_commands.json"
+scripts/compile_commands.py "$build" >"$logs/compile_commands.json"
 # One line per finished file, "<exit status> <file>"; clang-tidy's output is in the file's log, so
 # that two files never mix. The build is GCC's: clang does not know all of its warnings.
 check() {  # $1 = folder of logs and compile commands, $2 = file, then clang's flags

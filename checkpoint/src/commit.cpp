@@ -18,10 +18,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::string hash_text(std::string_view text) {
-  return to_hex(hash128(std::as_bytes(std::span{text.data(), text.size()})));
-}
-
 // A record of another save in this folder would make a mixture; it is refused by name.
 Status check_record(const SaveId& id, const RankRecord& record, int rank) {
   const bool same = record.identity.run_id == id.identity.run_id && record.step == id.step &&
@@ -62,7 +58,7 @@ Status add_rank(Manifest& manifest, const SaveId& id, int rank) {
         " bytes its rank wrote");
   }
   manifest.files.push_back({record->file, record->file_bytes, record->file_hash});
-  manifest.files.push_back({record_name(rank), text.size(), hash_text(text)});
+  manifest.files.push_back({record_name(rank), text.size(), to_hex(hash128(text))});
   return add_tensors(manifest, *record).context(record_path.string());
 }
 

@@ -13,14 +13,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kFormat = "muster-checkpoint";
-constexpr int kVersion = 1;
+constexpr std::string_view kManifestFormat = "muster-checkpoint";
+constexpr int kManifestVersion = 1;
 constexpr std::string_view kHashKey = "\"manifest_xxh3_128\": \"";
 constexpr std::size_t kHashDigits = 32;
-
-std::string hash_of(std::string_view text) {
-  return to_hex(hash128(std::as_bytes(std::span{text.data(), text.size()})));
-}
 
 // Checks the hash slot; kDataLoss when it is missing or differs.
 Status check_own_hash(std::string_view text) {
@@ -31,7 +27,7 @@ Status check_own_hash(std::string_view text) {
   const std::size_t slot = key + kHashKey.size();
   std::string zeroed{text};
   zeroed.replace(slot, kHashDigits, kHashDigits, '0');
-  const std::string actual = hash_of(zeroed);
+  const std::string actual = to_hex(hash128(zeroed));
   if (actual != text.substr(slot, kHashDigits)) {
     return data_loss("its own hash does not match: damaged");
   }
@@ -77,8 +73,8 @@ std::string encode_manifest(const Manifest& manifest) {
         {{"name", name}, {"dtype", tensor.dtype}, {"global_shape", tensor.global_shape}});
   }
   const Json root{
-      {"format", kFormat},
-      {"version", kVersion},
+      {"format", kManifestFormat},
+      {"version", kManifestVersion},
       {"run_id", manifest.run_id},
       {"step", manifest.step.value()},
       {"generation", manifest.generation.value()},
@@ -91,7 +87,7 @@ std::string encode_manifest(const Manifest& manifest) {
       {"tensors", tensors},
       {"manifest_xxh3_128", std::string(kHashDigits, '0')}};
   std::string text = root.dump(1) + "\n";
-  const std::string own = hash_of(text);
+  const std::string own = to_hex(hash128(text));
   text.replace(text.rfind(kHashKey) + kHashKey.size(), kHashDigits, own);
   return text;
 }
@@ -100,10 +96,10 @@ Expected<Manifest> decode_manifest(std::string_view text) {
   MUSTER_RETURN_IF_ERROR(check_own_hash(text));
   try {
     const Json root = Json::parse(text);
-    if (root.at("format").get<std::string>() != kFormat) {
+    if (root.at("format").get<std::string>() != kManifestFormat) {
       return data_loss("is not a muster checkpoint manifest");
     }
-    if (root.at("version").get<int>() > kVersion) {
+    if (root.at("version").get<int>() > kManifestVersion) {
       return version_mismatch("written by a newer muster; upgrade this one to read it");
     }
     return decode_fields(root);

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 namespace {
 
 // Between two chunks the writer looks whether the save was abandoned.
-constexpr std::size_t kChunkBytes = std::size_t{8} << 20;
+constexpr std::size_t kWriteBytes = std::size_t{8} << 20;
 
 std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span{text.data(), text.size()});
@@ -73,7 +73,7 @@ Status write_data(
     if (cancelled.load(std::memory_order_relaxed)) {
       return aborted("the save was abandoned");
     }
-    const auto chunk = data.first(std::min(kChunkBytes, data.size()));
+    const auto chunk = data.first(std::min(kWriteBytes, data.size()));
     MUSTER_RETURN_IF_ERROR(disk.write(fd, chunk, path));
     data = data.subspan(chunk.size());
   }

@@ -14,8 +14,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kFormat = "muster-rank";
-constexpr int kVersion = 1;
+constexpr std::string_view kRecordFormat = "muster-rank";
+constexpr int kRecordVersion = 1;
 
 bool is_utf8(const std::string& text) {
   try {
@@ -95,8 +95,8 @@ Expected<RankRecord> decode_fields(const Json& root) {
 
 Expected<std::string> encode_record(const RankRecord& record) {
   Json root{
-      {"format", kFormat},
-      {"version", kVersion},
+      {"format", kRecordFormat},
+      {"version", kRecordVersion},
       {"run_id", record.identity.run_id},
       {"step", record.step.value()},
       {"generation", record.identity.generation.value()},
@@ -125,10 +125,10 @@ Expected<std::string> encode_record(const RankRecord& record) {
 Expected<RankRecord> decode_record(std::string_view text) {
   try {
     const Json root = Json::parse(text);
-    if (root.at("format").get<std::string>() != kFormat) {
+    if (root.at("format").get<std::string>() != kRecordFormat) {
       return data_loss("not a muster rank record");
     }
-    if (root.at("version").get<int>() > kVersion) {
+    if (root.at("version").get<int>() > kRecordVersion) {
       return version_mismatch("written by a newer muster; upgrade this one to read it");
     }
     return decode_fields(root);

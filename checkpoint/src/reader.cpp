@@ -24,11 +24,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
-
-std::string hash_text(std::string_view text) {
-  return to_hex(hash128(std::as_bytes(std::span{text.data(), text.size()})));
-}
+constexpr std::size_t kReadBytes = std::size_t{4} << 20;
 
 // A file read from front to back and hashed while it is read, until the first seek.
 class HashedFile {
@@ -190,7 +186,7 @@ Status read_piece(
   std::vector<Hash128> hashes;
   Hasher128 hasher;
   for (std::uint64_t done = 0; done < bytes;) {
-    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, bytes - done));
+    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(kReadBytes, bytes - done));
     MUSTER_ASSIGN_OR_RETURN(const auto stretch, read_stretch(file, done, size, window, scratch));
     hasher.update(stretch);
     if (chunks != nullptr) {
@@ -220,11 +216,11 @@ Status read_known_piece(
   const std::uint64_t bytes = piece.end - piece.begin;
   const std::uint64_t last = window.begin + window.out.size();
   std::vector<std::byte> scratch;
-  for (std::uint64_t at = window.begin / kChunkBytes * kChunkBytes; at < last; at += kChunkBytes) {
-    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, bytes - at));
+  for (std::uint64_t at = window.begin / kReadBytes * kReadBytes; at < last; at += kReadBytes) {
+    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(kReadBytes, bytes - at));
     MUSTER_RETURN_IF_ERROR(file.jump(piece_begin + at));
     MUSTER_ASSIGN_OR_RETURN(const auto stretch, read_stretch(file, at, size, window, scratch));
-    if (hash128(stretch) != chunks[at / kChunkBytes]) {
+    if (hash128(stretch) != chunks[at / kReadBytes]) {
       return wrong_hash(piece);
     }
   }
@@ -311,7 +307,7 @@ Expected<RankRecord> read_record(const fs::path& folder, const Manifest& manifes
   const FileEntry& record_entry = manifest.files[index + 1];
   const fs::path path = folder / record_entry.name;
   MUSTER_ASSIGN_OR_RETURN(const std::string text, read_file(path));
-  if (hash_text(text) != record_entry.hash) {
+  if (to_hex(hash128(text)) != record_entry.hash) {
     return data_loss(path.string() + " does not match its hash");
   }
   auto record = decode_record(text);

@@ -13,7 +13,7 @@ namespace muster::checkpoint {
 
 namespace {
 
-using Json = nlohmann::json;
+using UnorderedJson = nlohmann::json;
 
 constexpr std::string_view kMetadataKey = "__metadata__";
 
@@ -36,12 +36,12 @@ constexpr std::array kDtypes{
 // nlohmann keeps the last of two equal keys; safetensors forbids them, so they are caught here.
 class DuplicateKeys {
  public:
-  bool operator()(int /*depth*/, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::object_start) {
+  bool operator()(int /*depth*/, UnorderedJson::parse_event_t event, UnorderedJson& parsed) {
+    if (event == UnorderedJson::parse_event_t::object_start) {
       open_.emplace_back();
-    } else if (event == Json::parse_event_t::object_end) {
+    } else if (event == UnorderedJson::parse_event_t::object_end) {
       open_.pop_back();
-    } else if (event == Json::parse_event_t::key && duplicate_.empty()) {
+    } else if (event == UnorderedJson::parse_event_t::key && duplicate_.empty()) {
       const auto& key = parsed.get_ref<const std::string&>();
       if (!open_.back().insert(key).second) {
         duplicate_ = key;
@@ -57,31 +57,31 @@ class DuplicateKeys {
   std::string duplicate_;
 };
 
-Expected<Json> parse_object(std::string_view text) {
+Expected<UnorderedJson> parse_object(std::string_view text) {
   if (text.empty() || text.front() != '{') {
     return data_loss("the header does not begin with '{'");
   }
   DuplicateKeys keys;
   try {
-    Json parsed = Json::parse(text, std::ref(keys));
+    UnorderedJson parsed = UnorderedJson::parse(text, std::ref(keys));
     if (!keys.duplicate().empty()) {
       return data_loss("the header has the key '" + keys.duplicate() + "' twice");
     }
     return parsed;
-  } catch (const Json::exception& error) {
+  } catch (const UnorderedJson::exception& error) {
     return data_loss(std::string{"the header is not JSON: "} + error.what());
   }
 }
 
-bool is_unsigned_array(const Json& value) {
-  return value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& item) {
+bool is_unsigned_array(const UnorderedJson& value) {
+  return value.is_array() && std::all_of(value.begin(), value.end(), [](const UnorderedJson& item) {
            return item.is_number_unsigned() &&
                   item.get<std::uint64_t>() <=
                       static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
          });
 }
 
-Expected<TensorEntry> decode_entry(const std::string& name, const Json& value) {
+Expected<TensorEntry> decode_entry(const std::string& name, const UnorderedJson& value) {
   const auto bad = [&](const std::string& what) {
     return data_loss("tensor '" + name + "': " + what);
   };
@@ -89,7 +89,7 @@ Expected<TensorEntry> decode_entry(const std::string& name, const Json& value) {
       !value.contains("shape") || !value.contains("data_offsets")) {
     return bad("needs exactly dtype, shape and data_offsets");
   }
-  const Json& offsets = value["data_offsets"];
+  const UnorderedJson& offsets = value["data_offsets"];
   if (!value["dtype"].is_string() || !is_unsigned_array(value["shape"]) ||
       !is_unsigned_array(offsets) || offsets.size() != 2) {
     return bad("dtype, shape or data_offsets has the wrong type");
@@ -110,7 +110,7 @@ Expected<TensorEntry> decode_entry(const std::string& name, const Json& value) {
   return entry;
 }
 
-Expected<std::map<std::string, std::string>> decode_metadata(const Json& value) {
+Expected<std::map<std::string, std::string>> decode_metadata(const UnorderedJson& value) {
   std::map<std::string, std::string> metadata;
   if (!value.is_object()) {
     return data_loss("__metadata__ is not an object");
@@ -178,7 +178,7 @@ Expected<std::uint64_t> tensor_bytes(std::string_view dtype, std::span<const std
 
 Expected<std::string> encode_header(
     std::span<const TensorEntry> tensors, const std::map<std::string, std::string>& metadata) {
-  Json root = Json::object();
+  UnorderedJson root = UnorderedJson::object();
   if (!metadata.empty()) {
     root[std::string{kMetadataKey}] = metadata;
   }
@@ -194,7 +194,7 @@ Expected<std::string> encode_header(
   std::string json;
   try {
     json = root.dump();
-  } catch (const Json::exception& error) {
+  } catch (const UnorderedJson::exception& error) {
     return invalid_argument(std::string{"a tensor name is not UTF-8: "} + error.what());
   }
   json.resize((json.size() + 7) / 8 * 8, ' ');
@@ -227,7 +227,7 @@ Expected<SafetensorsHeader> decode_header(std::string_view json, std::uint64_t f
   if (file_bytes < kHeaderLengthBytes || json.size() > file_bytes - kHeaderLengthBytes) {
     return data_loss("the file ends inside the header");
   }
-  MUSTER_ASSIGN_OR_RETURN(const Json root, parse_object(json));
+  MUSTER_ASSIGN_OR_RETURN(const UnorderedJson root, parse_object(json));
   SafetensorsHeader header;
   for (const auto& [name, value] : root.items()) {
     if (name == kMetadataKey) {

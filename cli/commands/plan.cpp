@@ -161,7 +161,7 @@ Status print_model(const PlanFlags& flags) {
   return {};
 }
 
-std::string footer() {
+std::string plan_footer() {
   std::string text =
       "Prints memory, Newton-Schulz work and traffic of every rank for a model and a ZeRO-1 "
       "layout,\n"
@@ -195,7 +195,7 @@ Action declare_plan(CLI::App& command, const Tail& /*tail*/) {
   const Action run_ep = declare_plan_ep(command);
   CLI::App* plan = command.add_subcommand(
       "optimizer", "Memory, work and traffic of a ZeRO-1 layout before any run");
-  plan->footer(footer());
+  plan->footer(plan_footer());
   plan->add_option("MODEL", flags->file, "Model file, YAML or JSON")->type_name("FILE");
   plan->add_option("--preset", flags->preset, "A built-in model instead of a file")
       ->type_name("NAME");

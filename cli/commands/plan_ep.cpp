@@ -106,7 +106,7 @@ void add_machine(CLI::App& command, EpFlags& flags) {
       ->group(group);
 }
 
-std::string footer() {
+std::string ep_footer() {
   std::string text =
       "Prints memory of a rank, bytes on its wires, and with --gemm-flops and --link when "
       "balancing\n"
@@ -144,7 +144,7 @@ Action declare_plan_ep(CLI::App& plan) {
   const auto flags = std::make_shared<EpFlags>();
   CLI::App* ep =
       plan.add_subcommand("ep", "Buffers and wires of expert parallelism, before any run");
-  ep->footer(footer());
+  ep->footer(ep_footer());
   add_layer(*ep, *flags);
   add_planner(*ep, *flags);
   add_machine(*ep, *flags);

@@ -13,7 +13,7 @@ namespace muster::collector {
 
 namespace {
 
-constexpr std::size_t kRunsMax = 64;
+constexpr std::size_t kRunsWithMetricsMax = 64;
 
 // Heads and experts are not labels, which would multiply the series: the largest value represents
 // its layer. NaN only if all values are NaN.
@@ -61,7 +61,7 @@ std::string total_name(const std::string& name) {
 }  // namespace
 
 Metrics::RankValues& Metrics::rank_values(const Identity& identity) {
-  if (!runs_.contains(identity.run_id) && runs_.size() >= kRunsMax) {
+  if (!runs_.contains(identity.run_id) && runs_.size() >= kRunsWithMetricsMax) {
     runs_.erase(std::min_element(runs_.begin(), runs_.end(), [](const auto& a, const auto& b) {
       return a.second.touched < b.second.touched;
     }));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <muster/common/hash.h>
+#include <muster/common/text.h>
 
 #include <xxhash.h>
 
@@ -33,14 +34,12 @@ Hash128 hash128(std::span<const std::byte> bytes) {
   return {hash.low64, hash.high64};
 }
 
+Hash128 hash128(std::string_view text) {
+  return hash128(std::as_bytes(std::span{text.data(), text.size()}));
+}
+
 std::string to_hex(const Hash128& hash) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text(32, '0');
-  for (std::size_t i = 0; i < 16; ++i) {
-    text[15 - i] = kDigits[(hash[1] >> (4 * i)) & 0xF];
-    text[31 - i] = kDigits[(hash[0] >> (4 * i)) & 0xF];
-  }
-  return text;
+  return to_hex(hash[1]) + to_hex(hash[0]);
 }
 
 Hasher128::Hasher128() : state_(std::make_unique<State>()) {}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <muster/common/check.h>
 #include <muster/common/random.h>
+#include <muster/common/text.h>
 
 #include <sys/random.h>
 
@@ -71,17 +72,11 @@ double Random::normal() {
 }
 
 std::string random_hex_id() {
-  std::array<unsigned char, 16> bytes{};
+  std::array<std::byte, 16> bytes{};
   if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
     throw std::system_error(errno, std::generic_category(), "getrandom");
   }
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (const unsigned char byte : bytes) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 0xF];
-  }
-  return text;
+  return to_hex(bytes);
 }
 
 }  // namespace muster

@@ -21,7 +21,7 @@ constexpr std::size_t kConsoleBytesMax = std::size_t{1} << 20;
 constexpr std::size_t kLineBytesMax = 8192;  // Longer lines are cut on the console.
 // A pipe that polls writable takes this much without blocking.
 constexpr std::size_t kConsoleWriteBytes = 4096;
-constexpr auto kLastWords = std::chrono::seconds{1};
+constexpr auto kLastOutput = std::chrono::seconds{1};
 constexpr auto kBarInterval = std::chrono::seconds{1};
 
 void block_signals() {
@@ -46,7 +46,7 @@ OutputPump::~OutputPump() {
   {
     const MutexLock lock{mutex_};
     stopping_ = true;
-    stop_by_ = clock_.now() + kLastWords;
+    stop_by_ = clock_.now() + kLastOutput;
   }
   ::eventfd_write(wake_.get(), 1);
   thread_.join();

@@ -14,7 +14,7 @@ constexpr std::size_t kQueueMax = 1024;
 constexpr auto kAttemptTimeout = std::chrono::seconds{2};
 constexpr auto kRetryFirst = std::chrono::milliseconds{100};
 constexpr auto kRetryMax = std::chrono::seconds{5};
-constexpr auto kLastWords = std::chrono::seconds{2};
+constexpr auto kLastEvents = std::chrono::seconds{2};
 
 }  // namespace
 
@@ -25,7 +25,7 @@ WireEventSink::~WireEventSink() {
   {
     const MutexLock lock{mutex_};
     stopping_ = true;
-    stop_by_ = Deadline::after(kLastWords);
+    stop_by_ = Deadline::after(kLastEvents);
   }
   wake_.notify_all();
   thread_.join();

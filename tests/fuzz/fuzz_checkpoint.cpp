@@ -27,8 +27,7 @@ std::string with_own_hash(std::string text) {
   }
   const std::size_t slot = key + kKey.size();
   text.replace(slot, kDigits, kDigits, '0');
-  return text.replace(
-      slot, kDigits, to_hex(hash128(std::as_bytes(std::span{text.data(), text.size()}))));
+  return text.replace(slot, kDigits, to_hex(hash128(text)));
 }
 
 void check_manifest(std::string_view text) {

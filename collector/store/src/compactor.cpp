@@ -17,11 +17,6 @@ namespace {
 // Series per pass over the frames: 1024 of them take 4.2 MB.
 constexpr std::size_t kSlabSeries = 1024;
 
-struct Column {
-  std::size_t position{0};
-  std::size_t index{0};  // Into Stretch::slots.
-};
-
 Status read_times(
     std::span<const std::byte> bytes,
     std::int64_t step_first,
@@ -48,6 +43,11 @@ Status read_times(
 }  // namespace
 
 struct Compactor::Stretch {
+  struct Column {
+    std::size_t position{0};
+    std::size_t index{0};  // Into slots.
+  };
+
   std::int64_t stream_id{0};
   std::int64_t chunk{-1};  // -1: nothing is ready.
   std::int64_t run_id{0};
@@ -221,10 +221,12 @@ Status Compactor::fill_slab(const Stretch& stretch, std::size_t slab_first) {
       return {};
     }
     const std::int64_t key = select->integer(0);
-    const std::vector<Column>& columns = stretch.columns.at(select->integer(1));
+    const std::vector<Stretch::Column>& columns = stretch.columns.at(select->integer(1));
     const std::span<const std::byte> samples = select->blob(2);
     const auto offset = static_cast<std::size_t>(frame_step(key)) % kChunkSteps;
-    const auto before = [](const Column& column, std::size_t at) { return column.index < at; };
+    const auto before = [](const Stretch::Column& column, std::size_t at) {
+      return column.index < at;
+    };
     auto column = std::lower_bound(columns.begin(), columns.end(), slab_first, before);
     for (; column != columns.end() && column->index < slab_end; ++column) {
       if ((column->position + 1) * sizeof(float) > samples.size()) {

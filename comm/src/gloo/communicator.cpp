@@ -200,7 +200,7 @@ Status check_interface(const std::string& name) {
       ")");
 }
 
-Status check(const ConnectOptions& options) {
+Status check_gloo(const ConnectOptions& options) {
   if (options.size < 1 || options.size > kRankMax) {
     return invalid_argument(
         "world size must be between 1 and ", kRankMax, " with gloo, got ", options.size);
@@ -221,7 +221,7 @@ Status check(const ConnectOptions& options) {
 
 Expected<std::unique_ptr<Communicator>> connect_gloo(
     const ConnectOptions& options, Deadline deadline) {
-  MUSTER_RETURN_IF_ERROR(check(options));
+  MUSTER_RETURN_IF_ERROR(check_gloo(options));
 
   // Gloo writes to sockets whose other end may be dead; that must be an error, not our end.
   struct sigaction action {};

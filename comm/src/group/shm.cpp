@@ -38,7 +38,7 @@ Layout layout_of(const ConnectOptions& options) {
   return layout;
 }
 
-Status check(const ConnectOptions& options) {
+Status check_shm(const ConnectOptions& options) {
   if (options.size < 1 || options.size > kRankMax) {
     return invalid_argument(
         "world size must be between 1 and ", kRankMax, " with shm, got ", options.size);
@@ -98,7 +98,7 @@ std::shared_ptr<Session> join(
 
 Expected<std::unique_ptr<Communicator>> connect_shm(
     const ConnectOptions& options, Deadline deadline) {
-  MUSTER_RETURN_IF_ERROR(check(options));
+  MUSTER_RETURN_IF_ERROR(check_shm(options));
   const Layout layout = layout_of(options);
   MUSTER_ASSIGN_OR_RETURN(
       FileDescriptor memory,

@@ -42,11 +42,7 @@ struct Address {
 
 // Abstract names are at most 107 bytes and belong to the machine, so: user and a hash.
 Address address_of(const std::string& session) {
-  const std::string text = concat(
-      "muster/",
-      ::geteuid(),
-      "/",
-      to_hex(hash128(std::as_bytes(std::span{session.data(), session.size()}))));
+  const std::string text = concat("muster/", ::geteuid(), "/", to_hex(hash128(session)));
   Address address;
   address.name.sun_family = AF_UNIX;
   std::memcpy(address.name.sun_path + 1, text.data(), text.size());

@@ -97,5 +97,6 @@ void attention_backward(
       const AttentionShape&, const T*, const T*, const T*, const AttentionShapeGradients<T>&);
 MUSTER_INSTANTIATE(float)
 MUSTER_INSTANTIATE(double)
+#undef MUSTER_INSTANTIATE
 
 }  // namespace muster::kernels

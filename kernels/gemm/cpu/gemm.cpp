@@ -93,5 +93,6 @@ void linear_backward(
       const T*, const T*, const T*, T*, bool, T*, std::int64_t, std::int64_t, std::int64_t);
 MUSTER_INSTANTIATE(float)
 MUSTER_INSTANTIATE(double)
+#undef MUSTER_INSTANTIATE
 
 }  // namespace muster::kernels

@@ -146,5 +146,6 @@ void add_in_place(T* y, const T* x, std::int64_t count) {
   template void add_in_place(T*, const T*, std::int64_t);
 MUSTER_INSTANTIATE(float)
 MUSTER_INSTANTIATE(double)
+#undef MUSTER_INSTANTIATE
 
 }  // namespace muster::kernels

@@ -26,5 +26,6 @@ void scale_add(T alpha, const T* x, T beta, T* y, std::int64_t count) {
   template void scale_add(T, const T*, T, T*, std::int64_t);
 MUSTER_INSTANTIATE(float)
 MUSTER_INSTANTIATE(double)
+#undef MUSTER_INSTANTIATE
 
 }  // namespace muster::kernels

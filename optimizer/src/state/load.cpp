@@ -7,7 +7,6 @@
 namespace muster::optimizer {
 namespace {
 
-constexpr auto kBlock = static_cast<std::size_t>(kernels::kQuantBlock);
 // Elements converted at once; a multiple of the 8-bit block.
 constexpr std::size_t kPart = std::size_t{1} << 20;
 
@@ -18,7 +17,7 @@ std::span<std::byte> first_bytes(std::vector<std::byte>& scratch, std::size_t si
 
 // Index of the 8-bit block that holds element `at` of the global tensor.
 std::size_t block_of(std::size_t unit, std::size_t at) {
-  return blocks_before(unit, at / unit * unit) + at % unit / kBlock;
+  return blocks_before(unit, at / unit * unit) + at % unit / kStateBlock;
 }
 
 // values -> state elements [begin, begin + values.size()) of the shard; with 8-bit states they
@@ -44,7 +43,7 @@ void store(
           state.is_signed,
           values,
           {reinterpret_cast<std::uint8_t*>(to), values.size()},  // NOLINT
-          std::span{state.absmax}.subspan(block, (values.size() + kBlock - 1) / kBlock));
+          std::span{state.absmax}.subspan(block, (values.size() + kStateBlock - 1) / kStateBlock));
       return;
     }
   }
@@ -187,7 +186,7 @@ Status StateLoader::dequantise(
   std::size_t done = 0;
   while (done < out.size()) {
     const std::size_t in_unit = (first + done) % unit;
-    const std::size_t block_end = std::min((in_unit / kBlock + 1) * kBlock, unit);
+    const std::size_t block_end = std::min((in_unit / kStateBlock + 1) * kStateBlock, unit);
     const std::size_t count = std::min(out.size() - done, block_end - in_unit);
     kernels::dequantise(
         saved.is_signed,

@@ -7,8 +7,6 @@
 namespace muster::optimizer {
 namespace {
 
-constexpr auto kBlock = static_cast<std::size_t>(kernels::kQuantBlock);
-
 std::size_t blocks_of(const ShardState& shard, std::size_t begin, std::size_t count) {
   const std::size_t at = shard.range.parameter_begin + begin;
   return blocks_before(shard.unit, at + count) - blocks_before(shard.unit, at);
@@ -44,8 +42,8 @@ std::size_t element_bytes(StateType type) {
 }
 
 std::size_t blocks_before(std::size_t unit, std::size_t at) {
-  const std::size_t per_unit = (unit + kBlock - 1) / kBlock;
-  return at / unit * per_unit + (at % unit + kBlock - 1) / kBlock;
+  const std::size_t per_unit = (unit + kStateBlock - 1) / kStateBlock;
+  return at / unit * per_unit + (at % unit + kStateBlock - 1) / kStateBlock;
 }
 
 StateBuffer make_state(

@@ -39,6 +39,9 @@ struct ShardState {
   StateBuffer second;  // v
 };
 
+// Elements of an 8-bit block.
+inline constexpr auto kStateBlock = static_cast<std::size_t>(kernels::kQuantBlock);
+
 // Bytes of one element in a state's storage.
 [[nodiscard]] std::size_t element_bytes(StateType type);
 

@@ -12,13 +12,8 @@ namespace {
 
 class AgreementContract : public testing::TestWithParam<World> {};
 
-std::string name_of(const testing::TestParamInfo<World>& info) {
-  std::ostringstream name;
-  name << info.param;
-  return name.str();
-}
-
-INSTANTIATE_TEST_SUITE_P(AllBackends, AgreementContract, testing::ValuesIn(worlds_of(3)), name_of);
+INSTANTIATE_TEST_SUITE_P(
+    AllBackends, AgreementContract, testing::ValuesIn(worlds_of(3)), world_name);
 
 // Every rank reports kInvalidArgument, and the report has every one of `parts`.
 void expect_refusal(

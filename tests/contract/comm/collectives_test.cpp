@@ -18,14 +18,8 @@ constexpr Home kHomes[] = {Home::kPrivate, Home::kHeap, Home::kMixed};
 
 class CommunicatorContract : public testing::TestWithParam<World> {};
 
-std::string name_of(const testing::TestParamInfo<World>& info) {
-  std::ostringstream name;
-  name << info.param;
-  return name.str();
-}
-
 INSTANTIATE_TEST_SUITE_P(
-    AllBackends, CommunicatorContract, testing::ValuesIn(all_worlds()), name_of);
+    AllBackends, CommunicatorContract, testing::ValuesIn(all_worlds()), world_name);
 
 template <typename T>
 std::string check_all_reduce(Communicator& c, std::size_t count, ReduceOp op, Home home) {

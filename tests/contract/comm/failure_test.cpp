@@ -20,25 +20,15 @@ class FailureContract : public testing::TestWithParam<World> {};
 
 class ProcessFailureContract : public testing::TestWithParam<World> {};
 
-std::string name_of(const testing::TestParamInfo<World>& info) {
-  std::ostringstream name;
-  name << info.param;
-  return name.str();
-}
-
 std::vector<World> process_worlds() {
   std::vector<World> worlds = worlds_of(4);
   std::erase_if(worlds, [](const World& world) { return world.backend == Backend::kLocal; });
   return worlds;
 }
 
-INSTANTIATE_TEST_SUITE_P(AllBackends, FailureContract, testing::ValuesIn(worlds_of(3)), name_of);
+INSTANTIATE_TEST_SUITE_P(AllBackends, FailureContract, testing::ValuesIn(worlds_of(3)), world_name);
 INSTANTIATE_TEST_SUITE_P(
-    Processes, ProcessFailureContract, testing::ValuesIn(process_worlds()), name_of);
-
-bool holds(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+    Processes, ProcessFailureContract, testing::ValuesIn(process_worlds()), world_name);
 
 // --- ranks that do not come ---
 

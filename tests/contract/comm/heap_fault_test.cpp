@@ -43,10 +43,10 @@ struct Fault {
 };
 
 std::ostream& operator<<(std::ostream& out, const Fault& fault) {
-  constexpr std::array kNames{
+  constexpr std::array kStages{
       "BeforeCreate", "InCreate", "BeforeAllocate", "InSeal", "BetweenBarriers", "InBarrier"};
   return out << (fault.signal == SIGKILL ? "Killed" : "Stopped")
-             << kNames.at(static_cast<std::size_t>(fault.stage));
+             << kStages.at(static_cast<std::size_t>(fault.stage));
 }
 
 std::vector<Fault> all_faults() {
@@ -197,7 +197,7 @@ std::string live(const ConnectOptions& options, const Fault& fault) {
 bool has_socket(const std::string& session) {
   std::ifstream file{"/proc/net/unix"};
   const std::string names{std::istreambuf_iterator<char>{file}, {}};
-  return holds(names, to_hex(hash128(std::as_bytes(std::span{session.data(), session.size()}))));
+  return holds(names, to_hex(hash128(session)));
 }
 
 std::vector<std::string> entries_of(const std::filesystem::path& folder) {
@@ -218,13 +218,13 @@ void expect_nothing_left(const Rendezvous& rendezvous) {
 
 class ShmHeapFault : public testing::TestWithParam<Fault> {};
 
-std::string name_of(const testing::TestParamInfo<Fault>& info) {
+std::string fault_name(const testing::TestParamInfo<Fault>& info) {
   std::ostringstream name;
   name << info.param;
   return name.str();
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryPhase, ShmHeapFault, testing::ValuesIn(all_faults()), name_of);
+INSTANTIATE_TEST_SUITE_P(EveryPhase, ShmHeapFault, testing::ValuesIn(all_faults()), fault_name);
 
 TEST_P(ShmHeapFault, TheSurvivorsLearnInTimeWhoIsMissingAndWhere) {
   const Rendezvous rendezvous;

@@ -24,16 +24,6 @@ std::vector<World> sharing_worlds() {
   return worlds;
 }
 
-std::string world_name(const testing::TestParamInfo<World>& info) {
-  std::ostringstream name;
-  name << info.param;
-  return name.str();
-}
-
-bool holds(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
-
 std::string report(const Status& status) {
   return status.ok() ? std::string{} : status.to_string();
 }

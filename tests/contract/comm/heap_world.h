@@ -19,10 +19,6 @@ namespace muster::comm {
 [[nodiscard]] std::vector<World> sharing_worlds();
 [[nodiscard]] std::vector<World> sharing_worlds_of(int size);
 
-[[nodiscard]] std::string world_name(const testing::TestParamInfo<World>& info);
-
-[[nodiscard]] bool holds(std::string_view text, std::string_view part);
-
 // "" for a success: what a rank reports.
 [[nodiscard]] std::string report(const Status& status);
 

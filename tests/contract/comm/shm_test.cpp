@@ -17,10 +17,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-bool holds(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 TEST(ShmRendezvous, NamesTheRanksThatDidNotCome) {
   const Rendezvous rendezvous;
   const auto reports = test::run_ranks(2, [&](int rank) {

@@ -43,6 +43,16 @@ ConnectOptions Rendezvous::options(int rank, int size) const {
   return options;
 }
 
+std::string world_name(const testing::TestParamInfo<World>& info) {
+  std::ostringstream name;
+  name << info.param;
+  return name.str();
+}
+
+bool holds(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
 Expected<std::unique_ptr<Communicator>> connect(
     Backend backend, const ConnectOptions& options, Deadline deadline) {
   return backend == Backend::kGloo ? connect_gloo(options, deadline)

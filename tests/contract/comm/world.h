@@ -8,12 +8,15 @@
 
 #include <muster/comm/backends.h>
 
+#include <gtest/gtest.h>
+
 #include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <ostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace muster::comm {
@@ -28,6 +31,11 @@ struct World {
 };
 
 std::ostream& operator<<(std::ostream& out, const World& world);
+
+// The name of a case that runs in a world.
+[[nodiscard]] std::string world_name(const testing::TestParamInfo<World>& info);
+
+[[nodiscard]] bool holds(std::string_view text, std::string_view part);
 
 // The work of one rank; returns a description of the failure, or "" for success.
 using RankWork = std::function<std::string(Communicator&)>;

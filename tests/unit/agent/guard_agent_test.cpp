@@ -19,7 +19,7 @@ using optimizer::AttentionKind;
 using optimizer::AttentionLayer;
 using ::testing::HasSubstr;
 
-void expect_ok(const std::vector<RankResult>& results) {
+void expect_ok_and_equal(const std::vector<RankResult>& results) {
   for (const RankResult& result : results) {
     EXPECT_TRUE(result.status.ok()) << result.status.to_string();
     EXPECT_EQ(result.parameters, results.front().parameters);
@@ -55,10 +55,10 @@ void make_loud(GroupOptions& group, std::size_t heads, std::size_t head) {
 std::vector<double> row_factors(GroupOptions group, std::size_t heads, std::size_t head) {
   make_loud(group, heads, head);
   const auto clipped = train(group);
-  expect_ok(clipped);
+  expect_ok_and_equal(clipped);
   group.adjust = [](AgentOptions& agent) { agent.qk_clip_threshold = 0.0; };
   const auto plain = train(group);
-  expect_ok(plain);
+  expect_ok_and_equal(plain);
   std::vector<double> factors;
   for (std::size_t row = 0; row < clipped[0].parameters.size() / 4; ++row) {
     factors.push_back(
@@ -130,7 +130,7 @@ TEST(AgentQkClip, AModelItCannotScaleMayStillRecordItsLogits) {
     }
   };
   group.total_steps = 5;
-  expect_ok(train(group));
+  expect_ok_and_equal(train(group));
   // Step by step, not the largest so far.
   EXPECT_EQ(seen, (std::vector<double>{50, 50, 400, 50}));
 }
@@ -142,7 +142,7 @@ TEST(AgentQkClip, ACheckpointWithAThresholdIsRefusedByAModelItCannotScale) {
     agent.qk_clip_threshold = 100.0;
     agent.checkpoint_root = folder.path();
   };
-  expect_ok(train(group));
+  expect_ok_and_equal(train(group));
   const auto saved = checkpoint::newest_verified(folder.path(), "unit");
   ASSERT_TRUE(saved.ok()) << saved.status().to_string();
   group.model->attention[0].qk_norm = true;
@@ -162,7 +162,7 @@ TEST(AgentQkClip, ASkippedStepScalesNothing) {
     context.inject_nan = true;
   };
   const auto results = train(group);
-  expect_ok(results);
+  expect_ok_and_equal(results);
   for (const float value : results[0].parameters) {
     EXPECT_EQ(value, 0.0F);
   }
@@ -190,7 +190,7 @@ TEST(Evaluation, ForwardPassesOfAnEvaluationDoNotCount) {
   };
   const auto expected = train(plain);
   const auto results = train(evaluating);
-  expect_ok(results);
+  expect_ok_and_equal(results);
   EXPECT_EQ(results[0].parameters, expected[0].parameters);
   EXPECT_EQ(results[0].trainer_tensor, expected[0].trainer_tensor);  // From the expert counts.
   for (const Verdict& verdict : results[0].verdicts) {
@@ -213,7 +213,7 @@ TEST(Schedule, SkippedStepsDoNotAdvanceIt) {
   group.total_steps = 6;
   group.on_step = [](StepContext& context) { context.inject_nan = context.step % 2 == 1; };
   const auto results = train(group);
-  expect_ok(results);
+  expect_ok_and_equal(results);
   EXPECT_EQ(results[0].applied_steps, 3);
 }
 
@@ -235,7 +235,7 @@ TEST(GroupClipping, ScalesItsGroupAlone) {
   };
   const auto with = train(clipped);
   const auto without = train(plain);
-  expect_ok(with);
+  expect_ok_and_equal(with);
   const std::vector<double>& factors = with[0].verdicts[0].group_clip_factors;
   ASSERT_EQ(factors.size(), 2U);
   EXPECT_EQ(factors[0], 1.0);
@@ -285,7 +285,7 @@ GroupOptions guarded_run() {
 TEST(LossScale, FollowsItsRulesThroughARun) {
   GroupOptions group = guarded_run();
   const auto results = train(group);
-  expect_ok(results);
+  expect_ok_and_equal(results);
   EXPECT_EQ(
       results[0].loss_scales,
       (std::vector<double>{256, 256, 256, 256, 128, 64, 64, 64, 64, 128, 128, 128, 128, 256}));
@@ -305,8 +305,8 @@ TEST(LossScale, LeavesNoTraceInTheParameters) {
   };
   const auto a = train(small);
   const auto b = train(large);
-  expect_ok(a);
-  expect_ok(b);
+  expect_ok_and_equal(a);
+  expect_ok_and_equal(b);
   EXPECT_NE(a[0].loss_scales, b[0].loss_scales);
   EXPECT_EQ(a[0].parameters, b[0].parameters);
   EXPECT_EQ(a[0].verdicts.back().gradient_norm, b[0].verdicts.back().gradient_norm);
@@ -322,7 +322,7 @@ TEST(Guards, ResumeWhereTheyWereBitForBit) {
   const ScratchFolder folder;
   const GroupOptions whole = guarded_run();
   const auto undisturbed = train(whole);
-  expect_ok(undisturbed);
+  expect_ok_and_equal(undisturbed);
   for (const std::int64_t last : {3, 9}) {  // Between two overflows; within a run of clean steps.
     GroupOptions first = whole;
     first.adjust = [&](AgentOptions& agent) {
@@ -335,7 +335,7 @@ TEST(Guards, ResumeWhereTheyWereBitForBit) {
         context.agent.request_preemption();
       }
     };
-    expect_ok(train(first));
+    expect_ok_and_equal(train(first));
     const auto saved = checkpoint::newest_verified(folder.path(), "unit" + std::to_string(last));
     ASSERT_TRUE(saved.ok()) << saved.status().to_string();
     GroupOptions second = whole;
@@ -345,7 +345,7 @@ TEST(Guards, ResumeWhereTheyWereBitForBit) {
       agent.resume_from = saved->path;
     };
     const auto resumed = train(second);
-    expect_ok(resumed);
+    expect_ok_and_equal(resumed);
     EXPECT_EQ(resumed[0].first_step, last + 1);
     EXPECT_EQ(resumed[0].parameters, undisturbed[0].parameters);
     EXPECT_EQ(resumed[0].loss_scales.back(), undisturbed[0].loss_scales.back());
@@ -360,7 +360,7 @@ TEST(Guards, CountersAreInTheCheckpointAndAccumulatorsAreNot) {
     agent.qk_clip_threshold = 5.5;  // The first head is over it in steps 6, 7 and 8.
     agent.checkpoint_root = folder.path();
   };
-  expect_ok(train(group));
+  expect_ok_and_equal(train(group));
   const auto saved = checkpoint::newest_verified(folder.path(), "unit");
   ASSERT_TRUE(saved.ok()) << saved.status().to_string();
   const auto pieces = checkpoint::Pieces::open(saved->path);
@@ -389,8 +389,8 @@ TEST(Overlap, TrainsToTheSameBits) {
   };
   const auto expected = train(plain);
   const auto results = train(overlapped);
-  expect_ok(expected);
-  expect_ok(results);
+  expect_ok_and_equal(expected);
+  expect_ok_and_equal(results);
   EXPECT_EQ(results[0].parameters, expected[0].parameters);
   for (const Verdict& verdict : results[0].verdicts) {
     EXPECT_FALSE(verdict.diverged);
@@ -402,7 +402,7 @@ TEST(Overlap, ACheckpointInTheMiddleHoldsTheNewParameters) {
   GroupOptions group;
   group.tune = [](auto& options) { options.overlap = true; };
   const auto undisturbed = train(group);
-  expect_ok(undisturbed);
+  expect_ok_and_equal(undisturbed);
   GroupOptions first = group;
   first.adjust = [&](AgentOptions& agent) { agent.checkpoint_root = folder.path(); };
   first.on_step = [](StepContext& context) {
@@ -410,7 +410,7 @@ TEST(Overlap, ACheckpointInTheMiddleHoldsTheNewParameters) {
       context.agent.request_preemption();
     }
   };
-  expect_ok(train(first));
+  expect_ok_and_equal(train(first));
   const auto saved = checkpoint::newest_verified(folder.path(), "unit");
   ASSERT_TRUE(saved.ok()) << saved.status().to_string();
   GroupOptions second = group;
@@ -419,7 +419,7 @@ TEST(Overlap, ACheckpointInTheMiddleHoldsTheNewParameters) {
     agent.resume_from = saved->path;
   };
   const auto resumed = train(second);
-  expect_ok(resumed);
+  expect_ok_and_equal(resumed);
   EXPECT_EQ(resumed[0].parameters, undisturbed[0].parameters);
 }
 

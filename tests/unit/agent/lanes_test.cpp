@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tests/support/floats.h"
 #include "tests/unit/agent/lane_ranks.h"
 
 #include <gtest/gtest.h>
@@ -12,8 +13,8 @@
 namespace muster::agent {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr float kNanF = std::numeric_limits<float>::quiet_NaN();
+using muster::test::kInfinity;
+using muster::test::kNanF;
 
 TEST(Lanes, SumsAndMaximaComeBackPerField) {
   LocalLanes a = healthy_rank();
@@ -144,7 +145,7 @@ ReducedLanes reduce_with(Member member, double value) {
 }
 
 TEST(Lanes, ASumThatIsNotFiniteIsLeftOutAndFlaggedIfItIsStrict) {
-  for (const double value : {std::nan(""), kInf, -kInf}) {
+  for (const double value : {std::nan(""), kInfinity, -kInfinity}) {
     for (const auto& [members, strict] :
          {std::pair{&kStrictSums, true}, std::pair{&kLenientSums, false}}) {
       for (const Member member : *members) {
@@ -157,7 +158,7 @@ TEST(Lanes, ASumThatIsNotFiniteIsLeftOutAndFlaggedIfItIsStrict) {
 }
 
 TEST(Lanes, AnExtremeThatIsNotFiniteWinsAsNanAndIsFlaggedIfItIsStrict) {
-  for (const double value : {std::nan(""), kInf, -kInf}) {
+  for (const double value : {std::nan(""), kInfinity, -kInfinity}) {
     for (const auto& [members, strict] :
          {std::pair{&kStrictExtremes, true}, std::pair{&kLenientExtremes, false}}) {
       for (const Member member : *members) {
@@ -190,8 +191,8 @@ TEST(Lanes, AStatisticOfOneMatrixThatIsNotFiniteJudgesNoStep) {
   bad.update.resize(1);
   bad.update[0].blocks.block_count = 1;
   bad.update[0].blocks.orthogonality_error_sum = std::nan("");
-  bad.update[0].blocks.orthogonality_error_max = kInf;
-  bad.update[0].blocks.direction_norm_sum = kInf;
+  bad.update[0].blocks.orthogonality_error_max = kInfinity;
+  bad.update[0].blocks.direction_norm_sum = kInfinity;
   bad.update[0].blocks.effective_rank_min = std::nan("");
   bad.update[0].blocks.nonfinite_blocks = 1;
   const ReducedLanes lanes = reduce(small_layout(), {bad, healthy_rank()});
@@ -216,12 +217,12 @@ TEST(Lanes, LayersMayHaveDifferentNumbersOfHeads) {
 TEST(Lanes, NoNanEverEntersALane) {
   LocalLanes bad = healthy_rank();
   bad.loss_sum = std::nan("");
-  bad.local_loss = kInf;
+  bad.local_loss = kInfinity;
   bad.squared_norm = {std::nan("")};
   bad.max_logits = {{kNanF, kNanF}};
   bad.update.resize(1);
   bad.update[0].elements.momentum_sum = std::nan("");
-  bad.update[0].elements.momentum_abs_max = kInf;
+  bad.update[0].elements.momentum_abs_max = kInfinity;
   const LaneLayout layout = small_layout();
   std::vector<double> sum(layout.sum_size());
   std::vector<double> max(layout.max_size());
@@ -248,7 +249,7 @@ TEST(Lanes, NanLogitNamesItsHeadAsInfinity) {
   bad.max_logits = {{kNanF, 1.0F}};
   const ReducedLanes lanes = reduce(small_layout(), {bad, healthy_rank()});
   EXPECT_TRUE(lanes.nonfinite_logit);
-  EXPECT_EQ(lanes.max_logits[0][0], kInf);
+  EXPECT_EQ(lanes.max_logits[0][0], kInfinity);
   EXPECT_EQ(lanes.max_logits[0][1], 7.0);
 }
 
@@ -256,7 +257,7 @@ TEST(Lanes, HeadThatNoRankSawIsMinusInfinityAndHealthy) {
   LocalLanes blind = healthy_rank();
   blind.max_logits = {};
   const ReducedLanes lanes = reduce(small_layout(), {blind});
-  EXPECT_EQ(lanes.max_logits[0][0], -kInf);
+  EXPECT_EQ(lanes.max_logits[0][0], -kInfinity);
   EXPECT_FALSE(lanes.nonfinite);
 }
 

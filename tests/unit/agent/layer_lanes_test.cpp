@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lanes of single layers: block attention and expert parallelism.
+#include "tests/support/floats.h"
 #include "tests/unit/agent/lane_ranks.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +11,7 @@
 namespace muster::agent {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
+using muster::test::kInfinity;
 
 // Three attention layers, of which the middle one is never under block attention.
 LaneLayout layout() {
@@ -119,13 +120,13 @@ TEST(LayerLanes, RowsThatAreNotFiniteOnOneRankAreANanEventOnAll) {
 TEST(LayerLanes, AStatisticThatIsNotFiniteIsLeftOutOfItsSum) {
   LocalLanes bad = rank_of(1);
   bad.moba[0].gate_margin_sum = std::nan("");
-  bad.moba[0].sink_share_sum = kInf;
-  bad.moba[0].gate_bound[0] = kInf;
+  bad.moba[0].sink_share_sum = kInfinity;
+  bad.moba[0].gate_bound[0] = kInfinity;
   const ReducedLanes lanes = reduce(layout(), {rank_of(1), bad});
   EXPECT_FALSE(lanes.nonfinite);
   EXPECT_EQ(lanes.moba[0].gate_margin_sum, 9);
   EXPECT_EQ(lanes.moba[0].sink_share_sum, 7);
-  EXPECT_EQ(lanes.moba[0].gate_bound[0], kInf);
+  EXPECT_EQ(lanes.moba[0].gate_bound[0], kInfinity);
 }
 
 TEST(LayerLanes, NothingOfTheStepBeforeIsLeftInStorageThatIsUsedAgain) {

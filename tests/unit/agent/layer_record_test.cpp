@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Records of single passes, added to the lanes of a layer.
 #include "agent/src/verdict/layer_report.h"
+#include "tests/support/floats.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +13,7 @@
 namespace muster::agent {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+using muster::test::kNan;
 
 class LayerRecord : public testing::Test {
  protected:

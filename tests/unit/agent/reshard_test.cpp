@@ -51,7 +51,7 @@ optimizer::OptimizerOptions optimizer_options(const Job& job) {
   return options;
 }
 
-std::vector<optimizer::ParameterSpec> specs() {
+std::vector<optimizer::ParameterSpec> reshard_specs() {
   return {
       {"embedding", {13, 5}}, {"wq", {8, 6}}, {"wide", {4, 20}}, {"wtall", {20, 4}}, {"norm", {7}}};
 }
@@ -88,7 +88,8 @@ Status run_rank(const Job& job, comm::Communicator& world, Outcome& outcome) {
   const int rank = world.rank();
   MUSTER_ASSIGN_OR_RETURN(
       const auto optimizer,
-      optimizer::Optimizer::create(specs(), optimizer_options(job), world, nullptr, deadline));
+      optimizer::Optimizer::create(
+          reshard_specs(), optimizer_options(job), world, nullptr, deadline));
   set_initial_values(*optimizer);
   AgentOptions options;
   options.identity = {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tests/support/floats.h"
 #include "tests/unit/agent/lane_ranks.h"
 
 #include <muster/agent/agent.h>
@@ -11,7 +12,7 @@
 namespace muster::agent {
 namespace {
 
-constexpr float kNanF = std::numeric_limits<float>::quiet_NaN();
+using muster::test::kNanF;
 
 // Two ranks in lock step.
 class VerdictTest : public testing::Test {

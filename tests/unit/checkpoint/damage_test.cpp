@@ -160,7 +160,7 @@ TEST_F(Damage, ANewerFormatAsksForAnUpgrade) {
   text.replace(text.find("\"version\": 1"), 12, "\"version\": 2");
   const std::size_t slot = text.rfind("\": \"") + 4;
   text.replace(slot, 32, 32, '0');
-  text.replace(slot, 32, to_hex(hash128(std::as_bytes(std::span{text.data(), text.size()}))));
+  text.replace(slot, 32, to_hex(hash128(text)));
   write_bytes(path, text);
   EXPECT_EQ(verify(checkpoint_).code(), StatusCode::kVersionMismatch);
 }

@@ -342,9 +342,7 @@ TEST_F(Resharding, AFileThatGoesAwayWhileReadingIsNamed) {
 // would.
 void forge_record(
     const fs::path& folder, int rank, const std::string& from, const std::string& to) {
-  const auto hex = [](const std::string& text) {
-    return to_hex(hash128(std::as_bytes(std::span{text.data(), text.size()})));
-  };
+  const auto hex = [](const std::string& text) { return to_hex(hash128(text)); };
   const fs::path path = folder / ("rank-" + std::to_string(rank) + ".json");
   std::string record = read_bytes(path);
   std::string manifest = read_bytes(folder / "MANIFEST.json");

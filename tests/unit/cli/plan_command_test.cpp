@@ -20,7 +20,8 @@ ProgramResult plan(std::vector<std::string> arguments) {
   return muster(arguments);
 }
 
-void expect_refused(const std::vector<std::string>& arguments, int code, const std::string& part) {
+void expect_plan_refused(
+    const std::vector<std::string>& arguments, int code, const std::string& part) {
   const ProgramResult result = plan(arguments);
   EXPECT_EQ(result.exit_code, code) << result.err;
   EXPECT_THAT(result.err, HasSubstr(part));
@@ -104,16 +105,17 @@ TEST(PlanCommand, EightBitStatesTakeAQuarterAndALittle) {
 }
 
 TEST(PlanCommand, RefusesWhatCannotBePlanned) {
-  expect_refused({}, 2, "give a model file or --preset NAME");
-  expect_refused({"--preset", "gpt"}, 2, "there are dense_7b, moe");
-  expect_refused({"no_such_model.yaml"}, 1, "no such file");
-  expect_refused({"--preset", "dense_7b", "--layout", "diagonal"}, 2, "unknown layout 'diagonal'");
-  expect_refused({"--preset", "dense_7b", "--state-type", "fp4"}, 2, "fp32, bf16 and int8");
-  expect_refused({"--preset", "dense_7b", "--ranks", "0"}, 2, "at least 1 rank");
-  expect_refused({"--preset", "dense_7b", "--ranks", "2000000"}, 2, "more than a plan takes");
-  expect_refused({"--preset", "moe", "--ranks", "100"}, 2, "do not divide 100 ranks");
-  expect_refused({"--preset", "moe", "--ranks", "80"}, 2, "choose --ranks and --expert-ranks");
-  expect_refused({"--print-model"}, 2, "--print-model needs --preset");
+  expect_plan_refused({}, 2, "give a model file or --preset NAME");
+  expect_plan_refused({"--preset", "gpt"}, 2, "there are dense_7b, moe");
+  expect_plan_refused({"no_such_model.yaml"}, 1, "no such file");
+  expect_plan_refused(
+      {"--preset", "dense_7b", "--layout", "diagonal"}, 2, "unknown layout 'diagonal'");
+  expect_plan_refused({"--preset", "dense_7b", "--state-type", "fp4"}, 2, "fp32, bf16 and int8");
+  expect_plan_refused({"--preset", "dense_7b", "--ranks", "0"}, 2, "at least 1 rank");
+  expect_plan_refused({"--preset", "dense_7b", "--ranks", "2000000"}, 2, "more than a plan takes");
+  expect_plan_refused({"--preset", "moe", "--ranks", "100"}, 2, "do not divide 100 ranks");
+  expect_plan_refused({"--preset", "moe", "--ranks", "80"}, 2, "choose --ranks and --expert-ranks");
+  expect_plan_refused({"--print-model"}, 2, "--print-model needs --preset");
 }
 
 }  // namespace

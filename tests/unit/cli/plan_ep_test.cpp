@@ -27,7 +27,8 @@ ProgramResult ep(std::vector<std::string> arguments) {
   return muster(arguments);
 }
 
-void expect_refused(const std::vector<std::string>& arguments, int code, const std::string& part) {
+void expect_ep_refused(
+    const std::vector<std::string>& arguments, int code, const std::string& part) {
   const ProgramResult result = ep(arguments);
   EXPECT_EQ(result.exit_code, code) << result.err;
   EXPECT_THAT(result.err, HasSubstr(part));
@@ -132,18 +133,18 @@ TEST(PlanEpCommand, HelpNamesPresetsUnitsAndReplay) {
 }
 
 TEST(PlanEpCommand, RefusesWhatItCannotCalculate) {
-  expect_refused({"--experts", "384", "--ranks", "8"}, 2, "--top-k, --tokens, --hidden, --ffn");
-  expect_refused({"--preset", "moe"}, 2, "must be one of moe_384");
-  expect_refused({"--preset", "moe_384", "--ranks", "7"}, 2, "multiple of the 7 ranks");
-  expect_refused({"--preset", "moe_384", "--link", "450G"}, 2, "given together");
-  expect_refused(
+  expect_ep_refused({"--experts", "384", "--ranks", "8"}, 2, "--top-k, --tokens, --hidden, --ffn");
+  expect_ep_refused({"--preset", "moe"}, 2, "must be one of moe_384");
+  expect_ep_refused({"--preset", "moe_384", "--ranks", "7"}, 2, "multiple of the 7 ranks");
+  expect_ep_refused({"--preset", "moe_384", "--link", "450G"}, 2, "given together");
+  expect_ep_refused(
       {"--preset", "moe_384", "--link", "fast", "--gemm-flops", "1T"}, 2, "such as 450G");
-  expect_refused({"--preset", "moe_384", "--imbalance", "2"}, 2, "need --gemm-flops");
-  expect_refused({"--preset", "moe_384", "--mode", "even"}, 2, "one of none, exact, tolerant");
-  expect_refused({"--preset", "moe_384", "--mode", "tolerant"}, 2, "needs --tolerance");
-  expect_refused(
+  expect_ep_refused({"--preset", "moe_384", "--imbalance", "2"}, 2, "need --gemm-flops");
+  expect_ep_refused({"--preset", "moe_384", "--mode", "even"}, 2, "one of none, exact, tolerant");
+  expect_ep_refused({"--preset", "moe_384", "--mode", "tolerant"}, 2, "needs --tolerance");
+  expect_ep_refused(
       {"--preset", "moe_384", "--mode", "exact", "--tolerance", "0.1"}, 2, "goes with --mode");
-  expect_refused({"--preset", "moe_384", "--type", "fp8"}, 2, "must be fp32 or bf16");
+  expect_ep_refused({"--preset", "moe_384", "--type", "fp8"}, 2, "must be fp32 or bf16");
 }
 
 // A trace of 2 layers and 3 steps on 4 ranks; layer 1 sends every token to expert 0 and one other.
@@ -293,14 +294,14 @@ TEST_F(PlanEpReplay, SaysWhichPlansAPlannerCannotMake) {
 
 TEST_F(PlanEpReplay, RefusesDamageAndOptionsInOneSentence) {
   record();
-  expect_refused({"replay", path(), "--slots", "9"}, 2, "slots must be 0..4 ");
-  expect_refused({"replay", path(), "--speeds", "1,1"}, 2, "one for each of the 4 ranks");
-  expect_refused({"replay", (folder_ / "none.ep").string()}, 1, "no such file");
+  expect_ep_refused({"replay", path(), "--slots", "9"}, 2, "slots must be 0..4 ");
+  expect_ep_refused({"replay", path(), "--speeds", "1,1"}, 2, "one for each of the 4 ranks");
+  expect_ep_refused({"replay", (folder_ / "none.ep").string()}, 1, "no such file");
   std::fstream file{path(), std::ios::in | std::ios::out | std::ios::binary};
   file.seekp(static_cast<std::streamoff>(fs::file_size(path()) / 2));
   file.put('?');
   file.close();
-  expect_refused({"replay", path()}, 1, "is damaged: its hash does not match. 'truncate -s");
+  expect_ep_refused({"replay", path()}, 1, "is damaged: its hash does not match. 'truncate -s");
 }
 
 }  // namespace

@@ -13,11 +13,6 @@ namespace {
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 // Loss and norm with a little deterministic unrest, so that their spread is not zero.
-StepValues calm(std::int64_t step) {
-  const float unrest = 0.01F * static_cast<float>(step % 7);
-  return {.loss = 2.0F + unrest, .gradient_norm = 1.0F + unrest};
-}
-
 class Findings : public ::testing::Test {
  protected:
   void send(ScriptedClient& client, const StepValues& values) {

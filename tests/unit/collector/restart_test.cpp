@@ -12,11 +12,6 @@ namespace {
 
 constexpr const char* kStepOfRank0 = "train_step{run=\"run-1\",rank=\"0\"}";
 
-StepValues calm(std::int64_t step) {
-  const float unrest = 0.01F * static_cast<float>(step % 7);
-  return {.loss = 2.0F + unrest, .gradient_norm = 1.0F + unrest};
-}
-
 class Restart : public ::testing::Test {
  protected:
   void SetUp() override { running_.start(); }

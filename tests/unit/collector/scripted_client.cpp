@@ -15,7 +15,7 @@ namespace muster::collector {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
 }  // namespace
 
@@ -47,8 +47,9 @@ void ScriptedClient::send_bytes(std::span<const std::byte> bytes) {
   }
 }
 
-bool ScriptedClient::read_some(Clock::time_point until) {
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
+bool ScriptedClient::read_some(SteadyClock::time_point until) {
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(until - SteadyClock::now());
   pollfd waited{socket_.get(), POLLIN, 0};
   if (::poll(&waited, 1, static_cast<int>(std::max<std::int64_t>(left.count(), 0))) <= 0) {
     return false;
@@ -63,7 +64,7 @@ bool ScriptedClient::read_some(Clock::time_point until) {
   return true;
 }
 
-std::optional<wire::Message> ScriptedClient::receive_any(Clock::time_point until) {
+std::optional<wire::Message> ScriptedClient::receive_any(SteadyClock::time_point until) {
   while (true) {
     auto message = reader_.next();
     MUSTER_CHECK(message.ok(), message.status().to_string());
@@ -77,7 +78,7 @@ std::optional<wire::Message> ScriptedClient::receive_any(Clock::time_point until
 }
 
 std::optional<wire::Message> ScriptedClient::receive(std::chrono::milliseconds patience) {
-  const auto until = Clock::now() + patience;
+  const auto until = SteadyClock::now() + patience;
   std::optional<wire::Message> message = receive_any(until);
   while (message.has_value() && std::holds_alternative<wire::Heartbeat>(*message)) {
     message = receive_any(until);
@@ -86,7 +87,7 @@ std::optional<wire::Message> ScriptedClient::receive(std::chrono::milliseconds p
 }
 
 bool ScriptedClient::receives_heartbeat() {
-  const auto until = Clock::now() + kPatience;
+  const auto until = SteadyClock::now() + kPatience;
   while (const std::optional<wire::Message> message = receive_any(until)) {
     if (std::holds_alternative<wire::Heartbeat>(*message)) {
       return true;
@@ -105,8 +106,8 @@ bool ScriptedClient::receive_ack(std::uint64_t seq) {
 }
 
 bool ScriptedClient::sees_end() {
-  const auto until = Clock::now() + kPatience;
-  while (!ended_ && Clock::now() < until) {
+  const auto until = SteadyClock::now() + kPatience;
+  while (!ended_ && SteadyClock::now() < until) {
     static_cast<void>(read_some(until));
   }
   return ended_;
@@ -156,6 +157,11 @@ MetricSchema job_schema() {
       {5, "train_attn_logit_max", "1", kInstant, kJob, 0, 1, ""},
       {6, "train_phase_seconds", "seconds", kInstant, MetricScope::kRank, -1, -1, "forward"},
   }};
+}
+
+StepValues calm(std::int64_t step) {
+  const float unrest = 0.01F * static_cast<float>(step % 7);
+  return {.loss = 2.0F + unrest, .gradient_norm = 1.0F + unrest};
 }
 
 SampleFrame job_frame(std::int64_t step, const StepValues& values) {

@@ -83,6 +83,9 @@ struct StepValues {
   float logit{10.0F};
 };
 
+// A run without findings.
+[[nodiscard]] StepValues calm(std::int64_t step);
+
 [[nodiscard]] SampleFrame job_frame(std::int64_t step, const StepValues& values);
 
 // Frames of consecutive steps and seqs.

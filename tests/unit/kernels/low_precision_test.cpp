@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tests/support/floats.h"
 #include "tests/unit/kernels/numbers.h"
 
 #include <muster/kernels/update_kernels.h>
@@ -10,11 +11,11 @@
 namespace muster::kernels {
 namespace {
 
+using muster::test::kInfinityF;
+using muster::test::kNanF;
+
 using test::cast;
 using test::normal_values;
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 std::uint16_t narrow_one(DType type, float value) {
   std::uint16_t bits = 0;
@@ -51,7 +52,7 @@ TEST(LowPrecision, Fp16GoldenValues) {
       {65519.996F, 0x7BFF},  // just below the middle to 65536
       {65520.0F, 0x7C00},    // the middle: even is infinity
       {1e6F, 0x7C00},
-      {-kInfinity, 0xFC00},
+      {-kInfinityF, 0xFC00},
       {0x1p-14F, 0x0400},        // smallest normal
       {0x1p-24F, 0x0001},        // smallest subnormal
       {0x1p-25F, 0x0000},        // half of it: even is 0
@@ -104,11 +105,11 @@ TEST(LowPrecision, NanStaysNanAndInfinityStays) {
   // A NaN whose payload lies below the cut must not become infinity.
   const float hidden = std::bit_cast<float>(0x7F800001U);
   for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
-    EXPECT_TRUE(std::isnan(widen_one(type, narrow_one(type, kNan))));
+    EXPECT_TRUE(std::isnan(widen_one(type, narrow_one(type, kNanF))));
     EXPECT_TRUE(std::isnan(widen_one(type, narrow_one(type, hidden))));
-    EXPECT_TRUE(std::isnan(widen_one(type, narrow_one(type, -kNan))));
-    EXPECT_EQ(widen_one(type, narrow_one(type, kInfinity)), kInfinity);
-    EXPECT_EQ(widen_one(type, narrow_one(type, -kInfinity)), -kInfinity);
+    EXPECT_TRUE(std::isnan(widen_one(type, narrow_one(type, -kNanF))));
+    EXPECT_EQ(widen_one(type, narrow_one(type, kInfinityF)), kInfinityF);
+    EXPECT_EQ(widen_one(type, narrow_one(type, -kInfinityF)), -kInfinityF);
   }
   EXPECT_EQ(narrow_one(DType::kBFloat16, std::numeric_limits<float>::max()), 0x7F80);
 }
@@ -235,7 +236,7 @@ TEST(StochasticRounding, HasTheSameBitsOnEveryInstructionSet) {
 
 TEST(StochasticRounding, ExactAndNonfiniteValuesPass) {
   const std::vector<float> values{
-      1.5F, 0.0F, -0.0F, kInfinity, -kInfinity, kNan, std::bit_cast<float>(0x7F800001U)};
+      1.5F, 0.0F, -0.0F, kInfinityF, -kInfinityF, kNanF, std::bit_cast<float>(0x7F800001U)};
   for (std::int64_t step = 1; step < 50; ++step) {
     const auto bits = round_stochastic(values, {.seed = 1, .step = step});
     EXPECT_EQ(bits[0], 0x3FC0);

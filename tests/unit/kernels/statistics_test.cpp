@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tests/support/floats.h"
 #include "tests/unit/kernels/numbers.h"
 
 #include <muster/kernels/statistics.h>
@@ -8,11 +9,11 @@
 namespace muster::kernels {
 namespace {
 
+using muster::test::kInfinityF;
+using muster::test::kNanF;
+
 using test::cast;
 using test::normal_values;
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 TEST(Statistics, AgreeWithTwoPasses) {
   for (const std::int64_t count : {0, 1, 15, 16, 17, 1000, 70000}) {
@@ -51,9 +52,9 @@ TEST(Statistics, VarianceOfAConstantIsNotNegative) {
 TEST(Statistics, NonfiniteValuesAreCountedAndLeftOut) {
   for (const std::size_t count : {5U, 16U, 37U}) {
     std::vector<float> values(count, 2);
-    values[0] = kNan;
-    values[2] = -kInfinity;
-    values[count - 1] = kInfinity;
+    values[0] = kNanF;
+    values[2] = -kInfinityF;
+    values[count - 1] = kInfinityF;
     values[3] = 0;
     const TensorStatistics s = statistics(values);
     const auto twos = static_cast<double>(count - 4);
@@ -77,7 +78,7 @@ TEST(Statistics, SquaresOfHugeAndTinyValuesAreExact) {
 }
 
 TEST(Statistics, CountsBeyondTheBlockOfACounter) {
-  EXPECT_EQ(norm_and_nonfinite(std::vector<float>(200001, kNan)).nonfinite_count, 200001);
+  EXPECT_EQ(norm_and_nonfinite(std::vector<float>(200001, kNanF)).nonfinite_count, 200001);
   EXPECT_EQ(statistics(std::vector<float>(200001, -0.0F)).zero_count, 200001);
 }
 

@@ -10,7 +10,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-LauncherOptions options() {
+LauncherOptions policy_options() {
   LauncherOptions options;
   options.restarts_max = 3;
   options.restart_window = seconds{100};
@@ -28,7 +28,7 @@ MonotonicTime at(int second) {
 }  // namespace
 
 TEST(RestartPolicy, SpendsTheBudgetWithinTheWindow) {
-  RestartPolicy policy{options(), -1};
+  RestartPolicy policy{policy_options(), -1};
   EXPECT_TRUE(policy.decide(at(0), -1).restart);
   EXPECT_TRUE(policy.decide(at(1), -1).restart);
   EXPECT_TRUE(policy.decide(at(2), -1).restart);
@@ -39,7 +39,7 @@ TEST(RestartPolicy, SpendsTheBudgetWithinTheWindow) {
 }
 
 TEST(RestartPolicy, ForgetsRestartsThatLeftTheWindow) {
-  RestartPolicy policy{options(), -1};
+  RestartPolicy policy{policy_options(), -1};
   for (const int second : {0, 50, 99}) {
     EXPECT_TRUE(policy.decide(at(second), -1).restart);
   }
@@ -48,7 +48,7 @@ TEST(RestartPolicy, ForgetsRestartsThatLeftTheWindow) {
 }
 
 TEST(RestartPolicy, StopsWhenTheCommittedStepStands) {
-  LauncherOptions strict = options();
+  LauncherOptions strict = policy_options();
   strict.no_progress_restarts_max = 2;
   RestartPolicy policy{strict, 40};
   EXPECT_TRUE(policy.decide(at(0), 40).restart);
@@ -59,7 +59,7 @@ TEST(RestartPolicy, StopsWhenTheCommittedStepStands) {
 }
 
 TEST(RestartPolicy, ProgressStartsTheCountAgain) {
-  LauncherOptions strict = options();
+  LauncherOptions strict = policy_options();
   strict.no_progress_restarts_max = 1;
   RestartPolicy policy{strict, -1};
   for (int i = 0; i < 20; ++i) {
@@ -69,7 +69,7 @@ TEST(RestartPolicy, ProgressStartsTheCountAgain) {
 }
 
 TEST(RestartPolicy, AnOlderStepIsNoProgress) {
-  LauncherOptions strict = options();
+  LauncherOptions strict = policy_options();
   strict.no_progress_restarts_max = 1;
   RestartPolicy policy{strict, 40};
   EXPECT_TRUE(policy.decide(at(0), 30).restart);
@@ -77,7 +77,7 @@ TEST(RestartPolicy, AnOlderStepIsNoProgress) {
 }
 
 TEST(RestartPolicy, RestartsAtOnceFirstThenBacksOffWithJitter) {
-  LauncherOptions many = options();
+  LauncherOptions many = policy_options();
   many.restarts_max = 100;
   RestartPolicy policy{many, -1};
   EXPECT_EQ(policy.decide(at(0), -1).delay, seconds{0});
@@ -90,7 +90,7 @@ TEST(RestartPolicy, RestartsAtOnceFirstThenBacksOffWithJitter) {
 }
 
 TEST(RestartPolicy, NoRestartsAllowedMeansNone) {
-  LauncherOptions none = options();
+  LauncherOptions none = policy_options();
   none.restarts_max = 0;
   RestartPolicy policy{none, -1};
   EXPECT_EQ(policy.decide(at(0), -1).exit_code, kExitFailed);

@@ -205,6 +205,12 @@ inline void finish_step(Optimizer& optimizer, const StepDecision& decision) {
   optimizer.zero_gradients();
 }
 
+// One step with the gradients of a slice, clipped by nothing, at a rate of 0.01.
+inline void step_with(Optimizer& optimizer, int step, int slice) {
+  add_slice_gradients(optimizer, step, slice);
+  finish_step(optimizer, decide(1.0, 0.01));
+}
+
 // Parameters, states and step counter as bytes: NaN compares equal to itself here.
 inline std::string everything(Optimizer& optimizer) {
   std::string bytes = std::to_string(optimizer.applied_steps());

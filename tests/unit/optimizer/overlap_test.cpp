@@ -19,7 +19,7 @@
 namespace muster::optimizer {
 namespace {
 
-constexpr int kSteps = 3;
+constexpr int kOverlapSteps = 3;
 
 enum class Order { kBackward, kForward, kShuffled, kSome };
 
@@ -50,7 +50,7 @@ std::vector<std::vector<float>> train(
     const auto optimizer = make_optimizer(uneven_model(), options, world, &world);
     ASSERT_NE(optimizer, nullptr);
     set_initial_values(*optimizer);
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kOverlapSteps; ++step) {
       add_slice_gradients(*optimizer, step, world.rank());
       // Every rank finishes its gradients in a different order.
       const auto seed = static_cast<std::uint64_t>(step * 100 + world.rank());
@@ -113,7 +113,7 @@ void expect_same_bits_over(bool gloo) {
       const auto optimizer = make_optimizer(uneven_model(), options, **world, world->get());
       ASSERT_NE(optimizer, nullptr);
       set_initial_values(*optimizer);
-      for (int step = 0; step < kSteps; ++step) {
+      for (int step = 0; step < kOverlapSteps; ++step) {
         add_slice_gradients(*optimizer, step, rank);
         for (std::size_t index = optimizer->parameters().size(); index > 0; --index) {
           optimizer->gradient_ready(index - 1);

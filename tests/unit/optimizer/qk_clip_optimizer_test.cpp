@@ -19,8 +19,8 @@ using ::testing::HasSubstr;
 
 constexpr int kHeads = 3;
 constexpr int kHeadDim = 4;
-constexpr int kIn = 10;
-constexpr int kTokens = 9;
+constexpr int kInputs = 10;
+constexpr int kClipTokens = 9;
 
 AttentionLayer layer() {
   return {0, kHeads, kHeadDim, "wq", "wk"};
@@ -31,15 +31,15 @@ std::vector<double> head_maxima(
     std::span<const float> wq, std::span<const float> wk, const std::vector<double>& x) {
   const auto project = [&](std::span<const float> w, std::size_t row, std::size_t token) {
     double sum = 0;
-    for (std::size_t i = 0; i < kIn; ++i) {
-      sum += static_cast<double>(w[row * kIn + i]) * x[token * kIn + i];
+    for (std::size_t i = 0; i < kInputs; ++i) {
+      sum += static_cast<double>(w[row * kInputs + i]) * x[token * kInputs + i];
     }
     return sum;
   };
   std::vector<double> maxima(kHeads, -1e300);
   for (std::size_t head = 0; head < kHeads; ++head) {
-    for (std::size_t q = 0; q < kTokens; ++q) {
-      for (std::size_t k = 0; k < kTokens; ++k) {
+    for (std::size_t q = 0; q < kClipTokens; ++q) {
+      for (std::size_t k = 0; k < kClipTokens; ++k) {
         double logit = 0;
         for (std::size_t row = head * kHeadDim; row < (head + 1) * kHeadDim; ++row) {
           logit += project(wq, row, q) * project(wk, row, k);
@@ -60,7 +60,7 @@ struct ClipRun {
 ClipRun clip(comm::Communicator& world, Rule rule, double tau) {
   OptimizerOptions options;
   options.routes = {{"*", rule, "attention", 0.0, 1.0}};
-  const std::vector<std::int64_t> shape{kHeads * kHeadDim, kIn};
+  const std::vector<std::int64_t> shape{kHeads * kHeadDim, kInputs};
   const auto optimizer = make_optimizer(
       {{"wq", shape, Placement::kReplicated}, {"wk", shape, Placement::kReplicated}},
       options,
@@ -68,11 +68,11 @@ ClipRun clip(comm::Communicator& world, Rule rule, double tau) {
   Random random{23};
   for (Parameter& parameter : optimizer->parameters()) {
     for (std::size_t i = 0; i < parameter.value.size(); ++i) {
-      const bool loud = i / (kHeadDim * kIn) == 1;
+      const bool loud = i / (kHeadDim * kInputs) == 1;
       parameter.value[i] = static_cast<float>(random.normal() * (loud ? 8.0 : 1.0));
     }
   }
-  const std::vector<double> x = test::normal_values(random, kTokens * kIn);
+  const std::vector<double> x = test::normal_values(random, kClipTokens * kInputs);
   Parameter& wq = *optimizer->find("wq");
   Parameter& wk = *optimizer->find("wk");
   ClipRun run;

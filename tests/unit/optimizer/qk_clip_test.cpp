@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // QK-clip without an optimizer: logits are recomputed from the scaled weights, in double.
+#include "tests/support/floats.h"
 #include "tests/support/random_values.h"
 
 #include <muster/optimizer/qk_clip.h>
@@ -15,10 +16,11 @@
 namespace muster::optimizer {
 namespace {
 
+using muster::test::kInfinity;
+using muster::test::kNan;
+
 using ::testing::IsEmpty;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr std::int64_t kIn = 10;
 constexpr std::int64_t kTokens = 9;
 

@@ -20,7 +20,7 @@ const std::vector<RouteRule> kRules{
     {"experts.*", Rule::kMuon, "experts", 0.1, 1.0},
 };
 
-ParameterSpec spec_of(const std::string& name, std::vector<std::int64_t> shape) {
+ParameterSpec routed_spec(const std::string& name, std::vector<std::int64_t> shape) {
   ParameterSpec spec;
   spec.name = name;
   spec.shape = std::move(shape);
@@ -59,12 +59,12 @@ TEST(Routing, MatchesStarsAnywhere) {
 }
 
 TEST(Routing, TakesTheFirstRuleThatMatches) {
-  EXPECT_EQ(routed_one(spec_of("layers.0.w.norm", {4})).route.group, "norm");
+  EXPECT_EQ(routed_one(routed_spec("layers.0.w.norm", {4})).route.group, "norm");
 }
 
 TEST(Routing, NumbersOnlyGroupsThatHaveParametersInTheOrderOfTheRules) {
   const Routing routing =
-      route({spec_of("embedding", {4, 2}), spec_of("layers.0.wq", {2, 2})}, kRules).value();
+      route({routed_spec("embedding", {4, 2}), routed_spec("layers.0.wq", {2, 2})}, kRules).value();
   EXPECT_THAT(routing.group_names, ElementsAre("hidden", "embedding"));
   EXPECT_EQ(routing.parameters[0].group_index, 1);
 }
@@ -77,24 +77,24 @@ TEST(Routing, NoParametersAreNoGroups) {
 
 TEST(Routing, RefusesAParameterWithoutARouteInsteadOfGuessingFromItsShape) {
   EXPECT_THAT(
-      refusal(spec_of("lm_head", {32000, 64})),
+      refusal(routed_spec("lm_head", {32000, 64})),
       HasSubstr("'lm_head' of shape [32000, 64] matches no route"));
 }
 
 TEST(Routing, RefusesMuonOnAVectorByName) {
-  const std::string message = refusal(spec_of("layers.0.wbias", {4}));
+  const std::string message = refusal(routed_spec("layers.0.wbias", {4}));
   EXPECT_THAT(message, HasSubstr("'layers.0.wbias' of shape [4] is routed to Muon"));
   EXPECT_THAT(message, HasSubstr("route it to AdamW"));
 }
 
 TEST(Routing, RefusesMuonOnFourDimensionsWithAWayOut) {
   EXPECT_THAT(
-      refusal(spec_of("layers.0.wconv", {1, 2, 3, 4})),
+      refusal(routed_spec("layers.0.wconv", {1, 2, 3, 4})),
       HasSubstr("merge its leading dimensions if each slice is a matrix"));
 }
 
 TEST(Routing, TakesThreeDimensionsAsAStackAndNeverAsOneMatrix) {
-  const RoutedParameter stack = routed_one(expert(spec_of("experts.up", {6, 8, 4})));
+  const RoutedParameter stack = routed_one(expert(routed_spec("experts.up", {6, 8, 4})));
   EXPECT_EQ(stack.matrices, 6U);
   EXPECT_EQ(stack.rows, 8);
   EXPECT_EQ(stack.cols, 4);
@@ -102,33 +102,33 @@ TEST(Routing, TakesThreeDimensionsAsAStackAndNeverAsOneMatrix) {
 }
 
 TEST(Routing, RefusesAnExpertAxisAsAMatrixDimension) {
-  const std::string message = refusal(expert(spec_of("experts.bias", {6, 8})));
+  const std::string message = refusal(expert(routed_spec("experts.bias", {6, 8})));
   EXPECT_THAT(message, HasSubstr("'experts.bias' of shape [6, 8]"));
   EXPECT_THAT(message, HasSubstr("[experts, rows, cols]"));
 }
 
 TEST(Routing, RefusesANameUsedTwiceOrEmpty) {
   const Status twice =
-      route({spec_of("embedding", {4}), spec_of("embedding", {5})}, kRules).status();
+      route({routed_spec("embedding", {4}), routed_spec("embedding", {5})}, kRules).status();
   EXPECT_THAT(twice.message(), HasSubstr("'embedding' is used twice"));
-  EXPECT_THAT(refusal(spec_of("", {4})), HasSubstr("empty name"));
+  EXPECT_THAT(refusal(routed_spec("", {4})), HasSubstr("empty name"));
 }
 
 TEST(Routing, RefusesDimensionsBelowOneAndSizesBeyondMemory) {
-  EXPECT_THAT(refusal(spec_of("embedding", {4, 0})), HasSubstr("'embedding' has shape [4, 0]"));
+  EXPECT_THAT(refusal(routed_spec("embedding", {4, 0})), HasSubstr("'embedding' has shape [4, 0]"));
   const std::int64_t huge = std::int64_t{1} << 40;
-  EXPECT_THAT(refusal(spec_of("embedding", {huge, huge})), HasSubstr("more than 2^60"));
+  EXPECT_THAT(refusal(routed_spec("embedding", {huge, huge})), HasSubstr("more than 2^60"));
 }
 
 TEST(Routing, WithoutATableTheWholeMatrixIsOneBlock) {
-  const RoutedParameter matrix = routed_one(spec_of("layers.0.wq", {12, 5}));
+  const RoutedParameter matrix = routed_one(routed_spec("layers.0.wq", {12, 5}));
   ASSERT_EQ(matrix.blocks.size(), 1U);
   EXPECT_EQ(matrix.blocks[0].rows, 12);
 }
 
 TEST(Routing, CutsAFusedProjectionAsItsTableSays) {
   const RoutedParameter fused =
-      routed_one(with_blocks(spec_of("layers.0.wqkv", {12, 5}), {{8, 2, 2}, 1, false}));
+      routed_one(with_blocks(routed_spec("layers.0.wqkv", {12, 5}), {{8, 2, 2}, 1, false}));
   ASSERT_EQ(fused.blocks.size(), 3U);
   EXPECT_EQ(fused.blocks[2].runs.at(0).begin, 10);
   EXPECT_EQ(fused.blocks[2].rows, 2);
@@ -136,7 +136,7 @@ TEST(Routing, CutsAFusedProjectionAsItsTableSays) {
 
 TEST(Routing, MergesTheRepeatsOfAGroupedProjectionIntoQueriesKeysAndValues) {
   const RoutedParameter grouped =
-      routed_one(with_blocks(spec_of("layers.0.wqkv", {24, 5}), {{4, 2, 2}, 3, true}));
+      routed_one(with_blocks(routed_spec("layers.0.wqkv", {24, 5}), {{4, 2, 2}, 3, true}));
   ASSERT_EQ(grouped.blocks.size(), 3U);
   EXPECT_EQ(grouped.blocks[0].rows, 12);
   EXPECT_EQ(grouped.blocks[1].rows, 6);
@@ -145,13 +145,13 @@ TEST(Routing, MergesTheRepeatsOfAGroupedProjectionIntoQueriesKeysAndValues) {
 
 TEST(Routing, CutsEveryHeadWhenRepeatsAreNotMerged) {
   const RoutedParameter heads =
-      routed_one(with_blocks(spec_of("layers.0.wq", {12, 5}), {{3}, 4, false}));
+      routed_one(with_blocks(routed_spec("layers.0.wq", {12, 5}), {{3}, 4, false}));
   ASSERT_EQ(heads.blocks.size(), 4U);
   EXPECT_EQ(heads.blocks[3].runs.at(0).begin, 9);
 }
 
 TEST(Routing, RefusesABlockTableThatDoesNotAddUpToTheRows) {
-  const ParameterSpec matrix = spec_of("layers.0.wqkv", {12, 5});
+  const ParameterSpec matrix = routed_spec("layers.0.wqkv", {12, 5});
   EXPECT_THAT(
       refusal(with_blocks(matrix, {{8, 2}, 1, false})),
       HasSubstr("'layers.0.wqkv' of shape [12, 5] has blocks of [8, 2] rows, repeated 1 times, "
@@ -165,21 +165,21 @@ TEST(Routing, RefusesABlockTableThatDoesNotAddUpToTheRows) {
 
 TEST(Routing, RefusesBlocksOnWhatMuonDoesNotMove) {
   EXPECT_THAT(
-      refusal(with_blocks(spec_of("embedding", {4, 4}), {{2}, 2, false})),
+      refusal(with_blocks(routed_spec("embedding", {4, 4}), {{2}, 2, false})),
       HasSubstr("routed to adamw"));
 }
 
 TEST(Routing, KeepsSmallStatesInFullPrecision) {
   std::vector<RouteRule> rules{{"*", Rule::kAdamW, "all", 0.0, 1.0, StateType::kInt8Block}};
   const Routing routing =
-      route({spec_of("norm", {4095}), spec_of("embedding", {64, 64})}, rules).value();
+      route({routed_spec("norm", {4095}), routed_spec("embedding", {64, 64})}, rules).value();
   EXPECT_EQ(routing.parameters[0].state_type, StateType::kFloat32);
   EXPECT_EQ(routing.parameters[1].state_type, StateType::kInt8Block);
 }
 
 TEST(Routing, AnExpertParameterIsCutPerExpertWhateverItsRule) {
   std::vector<RouteRule> rules{{"*", Rule::kAdamW, "all", 0.0, 1.0}};
-  const Routing routing = route({expert(spec_of("bias", {6, 8}))}, rules).value();
+  const Routing routing = route({expert(routed_spec("bias", {6, 8}))}, rules).value();
   EXPECT_EQ(routing.parameters[0].unit, 8U);
 }
 
@@ -241,9 +241,9 @@ TEST(Routing, TheHashDiffersWithEverythingRanksMustAgreeOn) {
   const auto hash_of = [](const Input& input) {
     return plan_hash(route({input.spec}, input.rules).value(), input.options);
   };
-  std::vector<std::uint64_t> hashes{hash_of({spec_of("layers.0.wq", {8, 6}), kRules, {}})};
+  std::vector<std::uint64_t> hashes{hash_of({routed_spec("layers.0.wq", {8, 6}), kRules, {}})};
   for (std::size_t i = 0; i < changes.size(); ++i) {
-    Input input{spec_of("layers.0.wq", {8, 6}), kRules, {}};
+    Input input{routed_spec("layers.0.wq", {8, 6}), kRules, {}};
     changes[i](input);
     const std::uint64_t hash = hash_of(input);
     EXPECT_EQ(std::count(hashes.begin(), hashes.end(), hash), 0) << "change " << i;
@@ -263,7 +263,7 @@ TEST(Routing, TheHashIsTheSameForTheSameInputBuiltInAnotherOrder) {
   OptimizerOptions second;
   second.muon.scale = MuonScale::kKeller;
   second.layout = Layout::kFlatOwner;
-  const ParameterSpec spec = spec_of("layers.0.wq", {8, 6});
+  const ParameterSpec spec = routed_spec("layers.0.wq", {8, 6});
   EXPECT_EQ(
       plan_hash(route({spec}, kRules).value(), first),
       plan_hash(route({spec}, rules).value(), second));

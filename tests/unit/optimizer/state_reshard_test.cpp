@@ -10,14 +10,14 @@
 namespace muster::optimizer {
 namespace {
 
-constexpr int kSlices = 8;
+constexpr int kReshardSlices = 8;
 
 void train(Optimizer& optimizer, comm::Communicator& world, int first, int last) {
   for (int step = first; step < last; ++step) {
-    for (int slice = world.rank(); slice < kSlices; slice += world.size()) {
+    for (int slice = world.rank(); slice < kReshardSlices; slice += world.size()) {
       add_slice_gradients(optimizer, step, slice);
     }
-    finish_step(optimizer, decide(1.0 / kSlices, 0.01));
+    finish_step(optimizer, decide(1.0 / kReshardSlices, 0.01));
   }
 }
 

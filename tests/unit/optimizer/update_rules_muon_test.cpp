@@ -17,7 +17,7 @@ namespace {
 
 using test::fp32_normal_values;
 
-constexpr double kFloatEpsilon = 1.0 / (1 << 24);  // half an ulp of 1.0F
+constexpr double kMuonEpsilon = 1.0 / (1 << 24);  // half an ulp of 1.0F
 
 StepDecision at_rate(double learning_rate) {
   StepDecision decision;
@@ -25,7 +25,7 @@ StepDecision at_rate(double learning_rate) {
   return decision;
 }
 
-void step_with(
+void step_muon(
     Optimizer& optimizer,
     Parameter& parameter,
     std::span<const double> gradient,
@@ -60,8 +60,8 @@ class MuonRule : public ::testing::TestWithParam<MuonCase> {};
 TEST_P(MuonRule, MatchesADoubleReferenceOverRandomSteps) {
   const MuonCase test = GetParam();
   run_ranks(1, [&test](comm::Communicator& world) {
-    constexpr int kSteps = 10;
-    constexpr double kRate = 0.02;
+    constexpr int kMuonSteps = 10;
+    constexpr double kMuonRate = 0.02;
     OptimizerOptions options = all_to(Rule::kMuon, 0.1);
     options.muon.newton_schulz_set = test.set;
     options.muon.nesterov = test.nesterov;
@@ -76,17 +76,17 @@ TEST_P(MuonRule, MatchesADoubleReferenceOverRandomSteps) {
     for (std::size_t i = 0; i < rows * cols; ++i) {
       w.value[i] = static_cast<float>(reference.value[i]);
     }
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kMuonSteps; ++step) {
       const auto gradient = fp32_normal_values(random, rows * cols, 1.0);
-      step_with(*optimizer, w, gradient, at_rate(kRate));
-      reference.update(gradient, options.muon, kRate, 0.1);
+      step_muon(*optimizer, w, gradient, at_rate(kMuonRate));
+      reference.update(gradient, options.muon, kMuonRate, 0.1);
     }
     // Rounding of a singular direction is amplified by the slope of the polynomial at 0 (below 1000
     // for all sets), so one step's O is off by up to 1000 * sqrt(short side) * epsilon.
     const double short_side = static_cast<double>(std::min(rows, cols));
     const double scale = muon_scale(options.muon, test.rows, test.cols);
     const double tolerance =
-        kSteps * kFloatEpsilon * (2.0 + kRate * scale * 1000.0 * std::sqrt(short_side));
+        kMuonSteps * kMuonEpsilon * (2.0 + kMuonRate * scale * 1000.0 * std::sqrt(short_side));
     for (std::size_t i = 0; i < rows * cols; ++i) {
       EXPECT_NEAR(static_cast<double>(w.value[i]), reference.value[i], tolerance);
     }
@@ -129,14 +129,14 @@ TEST(MuonForms, GiveTheSameUpdate) {
       Parameter& w = *optimizer->find("w");
       Random random{39};
       for (int step = 0; step < 6; ++step) {
-        step_with(*optimizer, w, fp32_normal_values(random, 96, 1.0), at_rate(0.02));
+        step_muon(*optimizer, w, fp32_normal_values(random, 96, 1.0), at_rate(0.02));
       }
       values.emplace_back(w.value.begin(), w.value.end());
     });
   }
   // Six steps of rounding through slopes below 500, at a rate of 0.02 * 0.2 * sqrt(12).
   for (std::size_t i = 0; i < values[0].size(); ++i) {
-    EXPECT_NEAR(values[0][i], values[1][i], 6 * 0.014 * 500 * kFloatEpsilon * 3);
+    EXPECT_NEAR(values[0][i], values[1][i], 6 * 0.014 * 500 * kMuonEpsilon * 3);
   }
 }
 
@@ -207,7 +207,7 @@ TEST(MuonRule, IsNotShortenedByClipping) {
       Random random{53};
       StepDecision decision = at_rate(0.1);
       decision.clip_factor = clip_factor;
-      step_with(*optimizer, w, fp32_normal_values(random, 24, 1.0), decision);
+      step_muon(*optimizer, w, fp32_normal_values(random, 24, 1.0), decision);
       values.emplace_back(w.value.begin(), w.value.end());
     }
     EXPECT_EQ(values[0], values[1]);  // A power of two: not even rounding differs.
@@ -255,7 +255,7 @@ TEST(UpdateStatistics, DescribeWhatTheUpdateLeft) {
     ASSERT_EQ(groups.size(), 2U);
     const auto expect = [](double squared, double largest, const Sums& sums) {
       // The pass may add up a few squares in fp32 before they enter a double.
-      EXPECT_NEAR(squared, sums.squared, sums.squared * 8 * kFloatEpsilon);
+      EXPECT_NEAR(squared, sums.squared, sums.squared * 8 * kMuonEpsilon);
       EXPECT_DOUBLE_EQ(largest, sums.largest);
       EXPECT_GT(sums.count, 0);
     };

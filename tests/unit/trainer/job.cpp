@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <optional>
@@ -81,6 +82,14 @@ std::vector<double> losses_of_job(int ranks, const TrainOptions& options) {
     EXPECT_EQ(result->losses, results.front()->losses);
   }
   return results.front()->losses;
+}
+
+void expect_learns(const std::vector<double>& losses) {
+  ASSERT_FALSE(losses.empty());
+  for (const double loss : losses) {
+    EXPECT_TRUE(std::isfinite(loss));
+  }
+  EXPECT_LT(losses.back(), losses.front() - 0.5);
 }
 
 std::string final_bits(

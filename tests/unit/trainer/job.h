@@ -27,6 +27,9 @@ using test::ScratchFolder;
 // Losses of rank 0 of a job whose ranks must all end well.
 [[nodiscard]] std::vector<double> losses_of_job(int ranks, const TrainOptions& options);
 
+// Expects that every loss is finite and the last one much smaller than the first.
+void expect_learns(const std::vector<double>& losses);
+
 // The dumps of all ranks of a job that must end well, one after the other.
 [[nodiscard]] std::string final_bits(
     int ranks, TrainOptions options, const std::function<void(TrainSetup&)>& adjust = {});

@@ -25,14 +25,6 @@ TrainOptions wider_options() {
   return options;
 }
 
-void expect_learns(const std::vector<double>& losses) {
-  ASSERT_FALSE(losses.empty());
-  for (const double loss : losses) {
-    EXPECT_TRUE(std::isfinite(loss));
-  }
-  EXPECT_LT(losses.back(), losses.front() - 0.5);
-}
-
 TEST(MoeLmPrecision, SixteenBitParametersLearnAlmostLikeFp32) {
   TrainOptions options = wider_options();
   const auto full = losses_of_job(2, options);

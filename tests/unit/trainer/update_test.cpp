@@ -44,14 +44,6 @@ constexpr RuleCase kRules[] = {
 
 // The text's words give the byte distribution away within a few steps: any rule that works falls
 // from ln 256 = 5.5 by 0.5 in 30 steps, one that does not stays.
-void expect_learns(const std::vector<double>& losses) {
-  ASSERT_FALSE(losses.empty());
-  for (const double loss : losses) {
-    EXPECT_TRUE(std::isfinite(loss));
-  }
-  EXPECT_LT(losses.back(), losses.front() - 0.5);
-}
-
 class EveryRule : public ::testing::TestWithParam<RuleCase> {};
 
 TEST_P(EveryRule, LearnsOnTwoRanks) {

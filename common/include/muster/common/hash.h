@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace muster {
 
@@ -15,6 +16,7 @@ using Hash128 = std::array<std::uint64_t, 2>;  // {low, high}
 
 [[nodiscard]] std::uint64_t hash64(std::span<const std::byte> bytes);
 [[nodiscard]] Hash128 hash128(std::span<const std::byte> bytes);
+[[nodiscard]] Hash128 hash128(std::string_view text);
 
 // 32 lower-case hex digits, high word first (the canonical XXH128 form).
 [[nodiscard]] std::string to_hex(const Hash128& hash);

@@ -218,5 +218,6 @@ MUSTER_INSTANTIATE(PairMath)
 MUSTER_INSTANTIATE(PlainMath<float>)
 MUSTER_INSTANTIATE(PlainMath<double>)
 #endif
+#undef MUSTER_INSTANTIATE
 
 }  // namespace muster::kernels::MUSTER_SIMD_ISA

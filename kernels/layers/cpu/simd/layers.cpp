@@ -164,5 +164,6 @@ void swiglu_backward(
   template void swiglu_backward(const T*, const T*, const T*, T*, T*, std::int64_t);
 MUSTER_INSTANTIATE(float)
 MUSTER_INSTANTIATE(double)
+#undef MUSTER_INSTANTIATE
 
 }  // namespace muster::kernels::MUSTER_SIMD_ISA

@@ -91,5 +91,6 @@ double cross_entropy(
   template double cross_entropy(const T*, const std::int32_t*, T*, std::int64_t, std::int64_t);
 MUSTER_INSTANTIATE(float)
 MUSTER_INSTANTIATE(double)
+#undef MUSTER_INSTANTIATE
 
 }  // namespace muster::kernels::MUSTER_SIMD_ISA

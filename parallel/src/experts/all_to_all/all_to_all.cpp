@@ -251,5 +251,6 @@ Status dispatch_backward(
       Deadline);
 MUSTER_INSTANTIATE(float)
 MUSTER_INSTANTIATE(double)
+#undef MUSTER_INSTANTIATE
 
 }  // namespace muster::parallel

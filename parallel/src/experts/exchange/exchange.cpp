@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 
-std::size_t round_up(std::size_t bytes) {
+std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
@@ -37,8 +37,7 @@ struct Sizes {
 
   [[nodiscard]] std::size_t total() const {
     // Earlier allocations may end at any address.
-    return kAlignment + round_up(rows) + 3 * round_up(per_row) + round_up(counts) +
-           round_up(records);
+    return kAlignment + aligned(rows) + 3 * aligned(per_row) + aligned(counts) + aligned(records);
   }
 
   std::size_t rows;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kPage = comm::kSymmetricGranularity;
 
-std::size_t round_up(std::size_t bytes) {
+std::size_t whole_pages(std::size_t bytes) {
   return (bytes + kPage - 1) / kPage * kPage;
 }
 
@@ -158,7 +158,7 @@ class Pool final : public EpPool {
     }
     const std::size_t wanted = pieces.size() * home_bytes + slot_bytes;
     if (slot_bytes > 0) {
-      pieces.push_back({heap_.rank(), slots, round_up(slot_bytes)});
+      pieces.push_back({heap_.rank(), slots, whole_pages(slot_bytes)});
     }
     auto view = heap_.map_view(pieces);
     if (!view) {
@@ -182,8 +182,8 @@ std::size_t EpPool::heap_bytes(
   std::size_t total = kPage;  // earlier allocations may end at any address
   for (const EpProjection& projection : projections) {
     const std::size_t count = slots * elements(projection);
-    total += round_up(count * static_cast<std::size_t>(size_bytes(weight_type)));
-    total += round_up(count * sizeof(float));
+    total += whole_pages(count * static_cast<std::size_t>(size_bytes(weight_type)));
+    total += whole_pages(count * sizeof(float));
   }
   return total;
 }
@@ -206,8 +206,8 @@ Expected<std::unique_ptr<EpPool>> EpPool::create(
   for (std::size_t p = 0; p < projections.size() && count > 0; ++p) {
     const std::size_t all = count * elements(projections[p]);
     const auto size = static_cast<std::size_t>(size_bytes(weight_type));
-    auto weights = heap.allocate(round_up(all * size), kPage);
-    auto gradients = heap.allocate(round_up(all * sizeof(float)), kPage);
+    auto weights = heap.allocate(whole_pages(all * size), kPage);
+    auto gradients = heap.allocate(whole_pages(all * sizeof(float)), kPage);
     for (const Status& status : {weights.status(), gradients.status()}) {
       MUSTER_RETURN_IF_ERROR(status.context(concat(
           "expert pool takes ",

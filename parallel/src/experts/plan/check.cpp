@@ -15,10 +15,6 @@ namespace {
 
 using Rows = std::int64_t;
 
-std::size_t at(std::int64_t index) {
-  return static_cast<std::size_t>(index);
-}
-
 template <typename... Parts>
 Status violated(const Parts&... parts) {
   std::ostringstream text;

@@ -9,10 +9,6 @@ namespace muster::parallel {
 
 namespace {
 
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
-
 Status check_call(const EpPlanWork& work, int rank, std::size_t choices, const EpPlan& plan) {
   const EpShape& shape = work.shape;
   if (plan.shape != shape || plan.receive_rows != work.receive_rows) {

@@ -10,10 +10,6 @@ namespace muster::parallel {
 
 namespace {
 
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
-
 template <typename T>
 std::uint64_t hash_of(const std::vector<T>& values) {
   return hash64(std::as_bytes(std::span{values}));

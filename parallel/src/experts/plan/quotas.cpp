@@ -16,10 +16,6 @@ int argmin(const std::vector<std::int64_t>& values) {
   return static_cast<int>(std::min_element(values.begin(), values.end()) - values.begin());
 }
 
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
-
 // Largest remainders: floor(rows * weight / sum), and one more for the ranks with the largest
 // remainders, the lower rank first. With equal weights floor(rows / R) + [r < rows mod R].
 void apportion(EpPlanWork& work) {

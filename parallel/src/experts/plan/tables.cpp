@@ -12,10 +12,6 @@ namespace {
 
 using Rows = std::int64_t;
 
-std::size_t at(int index) {
-  return static_cast<std::size_t>(index);
-}
-
 struct CountRow {
   Rows sum{0};
   std::int32_t signs{0};  // negative if a count is

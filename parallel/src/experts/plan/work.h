@@ -22,6 +22,10 @@ inline constexpr std::int64_t kEpWeightOne = std::int64_t{1} << 24;
 inline constexpr std::int64_t kEpToleranceOne = 1'000'000;
 inline constexpr int kEpPaddingMax = 1 << 20;
 
+[[nodiscard]] constexpr std::size_t at(std::int64_t index) {
+  return static_cast<std::size_t>(index);
+}
+
 // `home` sends `rows` rows to `rank`.
 struct EpQuota {
   int home{0};

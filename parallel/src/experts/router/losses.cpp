@@ -178,5 +178,6 @@ double router_z_loss(
       std::int64_t, std::int64_t, std::span<const T>, double, std::span<T>);
 MUSTER_INSTANTIATE(float)
 MUSTER_INSTANTIATE(double)
+#undef MUSTER_INSTANTIATE
 
 }  // namespace muster::parallel

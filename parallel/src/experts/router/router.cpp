@@ -291,5 +291,6 @@ void route_backward(
       std::span<T>);
 MUSTER_INSTANTIATE(float)
 MUSTER_INSTANTIATE(double)
+#undef MUSTER_INSTANTIATE
 
 }  // namespace muster::parallel

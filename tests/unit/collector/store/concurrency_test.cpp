@@ -6,11 +6,7 @@
 
 namespace muster::store {
 
-namespace {
-
-const Identity kRank0 = rank_of("run", 1, 0);
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_F(StoreTest, ReadersSeeWholeCommitsWhileTheWriterWritesAndCompacts) {
   open_store();

@@ -15,8 +15,6 @@ namespace muster::store {
 
 namespace {
 
-const Identity kRank0 = rank_of("run", 1, 0);
-
 float plain(std::int64_t step, std::size_t column) {
   return static_cast<float>(step) + static_cast<float>(column);
 }

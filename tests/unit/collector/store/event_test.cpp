@@ -10,8 +10,6 @@ namespace muster::store {
 
 namespace {
 
-const Identity kRank0 = rank_of("run", 1, 0);
-
 Event make_event(std::int64_t step) {
   Event event;
   event.kind = event_kind::kFinding;

@@ -15,8 +15,6 @@ namespace {
 
 using Samples = std::map<std::int64_t, float>;
 
-const Identity kRank0 = rank_of("run", 1, 0);
-
 std::uint32_t bits(float value) {
   return std::bit_cast<std::uint32_t>(value);
 }

@@ -28,6 +28,8 @@ inline Identity rank_of(
   return Identity{run, Generation{generation}, Rank{rank}, incarnation};
 }
 
+inline const Identity kRank0 = rank_of("run", 1, 0);
+
 // One job-scope train_loss_nats, one rank-scope train_compute_seconds, then `extra` rank-scope
 // columns.
 inline MetricSchema make_schema(std::uint32_t extra = 0) {

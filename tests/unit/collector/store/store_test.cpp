@@ -12,7 +12,6 @@ namespace muster::store {
 
 namespace {
 
-const Identity kRank0 = rank_of("run", 1, 0);
 const Identity kRank1 = rank_of("run", 1, 1);
 
 float plain(std::int64_t step, std::size_t column) {

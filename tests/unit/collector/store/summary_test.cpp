@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/store/src/summary.h"
 
+#include "tests/support/floats.h"
+
 #include <muster/common/random.h>
 
 #include <gtest/gtest.h>
@@ -16,8 +18,9 @@ namespace muster::store {
 
 namespace {
 
+using muster::test::kInfinityF;
+
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // operator== on floats fails for NaN: compare the 24 bytes.
 std::vector<std::byte> bytes_of(const Summary& summary) {
@@ -33,7 +36,7 @@ TEST(Summary, KeepsExtremesAndCountsWhatIsNotFinite) {
   summary.add(1, 3.0F);
   summary.add(2, kNaN);
   summary.add(3, -1.0F);
-  summary.add(4, kInfinity);
+  summary.add(4, kInfinityF);
   const Bucket bucket = to_bucket(summary);
   EXPECT_EQ(bucket.step_first, 1);
   EXPECT_EQ(bucket.step_last, 4);
@@ -47,7 +50,7 @@ TEST(Summary, KeepsExtremesAndCountsWhatIsNotFinite) {
 TEST(Summary, OnlyNonfiniteValuesCarryTheLastOneBitForBit) {
   const float odd_nan = std::bit_cast<float>(0x7fc12345U);
   Summary summary;
-  summary.add(1, kInfinity);
+  summary.add(1, kInfinityF);
   summary.add(2, odd_nan);
   EXPECT_EQ(summary.count, 0U);
   EXPECT_EQ(summary.nonfinite_count, 2U);
@@ -64,7 +67,7 @@ TEST(Summary, MergingDoesNotDependOnOrderOrGrouping) {
     for (std::int64_t step = 0; step < 20; ++step) {
       const std::uint64_t kind = random.below(5);
       const float value = kind == 0   ? kNaN
-                          : kind == 1 ? -kInfinity
+                          : kind == 1 ? -kInfinityF
                                       : static_cast<float>(random.normal());
       samples.emplace_back(step, value);
     }

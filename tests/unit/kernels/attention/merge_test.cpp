@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Partial results over disjoint keys make one result; equal calls make equal bits.
+#include "tests/support/floats.h"
 #include "tests/unit/kernels/attention/case.h"
 
 #include <limits>
@@ -7,12 +8,12 @@
 namespace muster::kernels {
 namespace {
 
+using muster::test::kInfinityF;
+
 using test::AttentionCase;
 using test::AttentionRun;
 using test::largest_difference;
 using test::Values;
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 struct Part {
   std::vector<float> out;
@@ -87,7 +88,7 @@ TEST(MergePartialAttention, IsAssociativeAndCommutativeUpToRounding) {
 
 TEST(MergePartialAttention, AnEmptyPartIsTheIdentity) {
   const Part some{{1.5F, -2.5F}, {0.75F}};
-  const Part nothing{{std::numeric_limits<float>::quiet_NaN(), 0}, {-kInfinity}};
+  const Part nothing{{std::numeric_limits<float>::quiet_NaN(), 0}, {-kInfinityF}};
   Part a = some;
   merge(1, 1, 2, a, nothing);
   EXPECT_EQ(a.out, some.out);
@@ -96,10 +97,10 @@ TEST(MergePartialAttention, AnEmptyPartIsTheIdentity) {
   merge(1, 1, 2, b, some);
   EXPECT_EQ(b.out, some.out);
   EXPECT_EQ(b.lse, some.lse);
-  Part c{{0, 0}, {-kInfinity}};
+  Part c{{0, 0}, {-kInfinityF}};
   merge(1, 1, 2, c, c);
   EXPECT_EQ(c.out, (std::vector<float>{0, 0}));
-  EXPECT_EQ(c.lse[0], -kInfinity);
+  EXPECT_EQ(c.lse[0], -kInfinityF);
 }
 
 TEST(MergePartialAttention, HugeSpreadsDoNotOverflow) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exact attention where numbers are extreme, not numbers, or nowhere.
 #include "kernels/attention/cpu/simd/tiles.h"
+#include "tests/support/floats.h"
 #include "tests/unit/kernels/attention/case.h"
 
 #include <limits>
@@ -8,13 +9,13 @@
 namespace muster::kernels {
 namespace {
 
+using muster::test::kInfinityF;
+using muster::test::kNanF;
+
 using test::AttentionCase;
 using test::AttentionRun;
 using test::largest_difference;
 using test::Values;
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 TEST(FlashExp, IsWithinTwoUnitsInTheLastPlace) {
   // Every 499th float of [-87, -2^-30], 0 and some values below -87.33.
@@ -35,7 +36,7 @@ TEST(FlashExp, IsWithinTwoUnitsInTheLastPlace) {
     worst = std::max(worst, std::abs(static_cast<double>(y[i]) - exact) / ulp);
   }
   EXPECT_LE(worst, 2.0);
-  std::vector<float> ends{0.0F, -0.0F, -88.0F, -1e30F, -kInfinity, kNan};
+  std::vector<float> ends{0.0F, -0.0F, -88.0F, -1e30F, -kInfinityF, kNanF};
   table.exponentials(ends.data(), 6);
   EXPECT_EQ(ends[0], 1.0F);
   EXPECT_EQ(ends[1], 1.0F);
@@ -88,7 +89,7 @@ TEST(FlashMaxLogit, IsSignedAndIgnoresHiddenKeys) {
 TEST(FlashMaxLogit, IsMinusInfinityForAHeadThatSawNothing) {
   AttentionRun<float> run({.queries = {3}, .keys = {0}, .heads = 2, .kv_heads = 1});
   ASSERT_TRUE(run.forward().ok());
-  EXPECT_EQ(run.max_logit, std::vector<float>(2, -kInfinity));
+  EXPECT_EQ(run.max_logit, std::vector<float>(2, -kInfinityF));
   EXPECT_EQ(run.nonfinite_rows, std::vector<std::int64_t>(2, 0));
 }
 
@@ -187,7 +188,7 @@ TEST(FlashNan, OfAnOutputGradientReachesOnlyTheKeysOfItsRow) {
   clean.run();
   for (const std::int64_t poisoned : {0, 50, 131}) {
     AttentionRun<float> run(config);
-    run.dout[run.at(poisoned) + 3] = kNan;
+    run.dout[run.at(poisoned) + 3] = kNanF;
     run.run();
     for (std::int64_t token = 0; token < 180; ++token) {
       for (std::size_t i = run.at(token); i < run.at(token + 1); ++i) {
@@ -203,8 +204,8 @@ TEST(FlashNan, OfAnOutputGradientReachesOnlyTheKeysOfItsRow) {
 TEST(FlashNan, OfAKeyReachesNoQueryBeforeItInTheGradients) {
   const AttentionCase config{.queries = {150}, .head_dim = 8};
   AttentionRun<float> run(config);
-  run.k[run.at(140)] = kNan;
-  run.v[run.at(145)] = kInfinity;
+  run.k[run.at(140)] = kNanF;
+  run.v[run.at(145)] = kInfinityF;
   run.run();
   for (std::int64_t token = 0; token < 150; ++token) {
     for (std::size_t i = run.at(token); i < run.at(token + 1); ++i) {
@@ -216,13 +217,13 @@ TEST(FlashNan, OfAKeyReachesNoQueryBeforeItInTheGradients) {
 TEST(FlashNan, DoesNotStayInWorkingMemory) {
   AttentionRun<float> poison({.queries = {300}, .heads = 2, .kv_heads = 1, .head_dim = 40});
   for (std::size_t i = 0; i < poison.k.size(); ++i) {
-    poison.k[i] = kNan;
-    poison.v[i] = kNan;
+    poison.k[i] = kNanF;
+    poison.v[i] = kNanF;
   }
   poison.run();
   AttentionRun<float> run({.queries = {45, 0, 3}, .keys = {50, 5, 1}, .head_dim = 20});
   for (auto* tensor : {&run.out, &run.dq, &run.dk, &run.dv}) {
-    std::fill_n(tensor->data(), tensor->size(), kNan);
+    std::fill_n(tensor->data(), tensor->size(), kNanF);
   }
   run.run();
   for (auto* tensor : {&run.out, &run.dq, &run.dk, &run.dv}) {
@@ -238,7 +239,7 @@ TEST(FlashInfinity, ALogitThatOverflowsIsCountedInItsRowAlone) {
   std::fill_n(run.k.data() + run.at(5), 8, 1e30F);
   std::fill_n(run.q.data() + run.at(21), 39 * 8, 0.0F);
   ASSERT_TRUE(run.forward().ok());
-  EXPECT_EQ(run.max_logit[0], kInfinity);
+  EXPECT_EQ(run.max_logit[0], kInfinityF);
   // Row 20 only: rows 5 to 19 see the key, but their logits are finite.
   EXPECT_EQ(run.nonfinite_rows[0], 1);
   EXPECT_TRUE(std::isnan(run.out[run.at(20)]));
@@ -249,14 +250,14 @@ TEST(FlashInfinity, ALogitThatOverflowsIsCountedInItsRowAlone) {
 TEST(FlashInfinity, MinusInfiniteLogitsHideTheirKeys) {
   // A bias of -inf over whole tiles of one row, and over all keys of another.
   AttentionRun<float> run({.queries = {3}, .keys = {400}, .causal = false, .bias = true});
-  std::fill_n(run.bias.begin(), 300, -kInfinity);
-  std::fill_n(run.bias.begin() + 400, 400, -kInfinity);
+  std::fill_n(run.bias.begin(), 300, -kInfinityF);
+  std::fill_n(run.bias.begin() + 400, 400, -kInfinityF);
   run.run();
   const auto expected =
       oracle_forward(run.oracle(), run.q.values(), run.k.values(), run.v.values());
   EXPECT_LT(largest_difference(run.out.values(), expected.out), 1e-5);
   EXPECT_LT(largest_difference(run.lse.values(), expected.lse), 1e-5);
-  EXPECT_EQ(run.lse[1], -kInfinity);
+  EXPECT_EQ(run.lse[1], -kInfinityF);
   for (std::size_t d = 0; d < 8; ++d) {
     EXPECT_EQ(run.out[run.at(1) + d], 0.0F);
     EXPECT_EQ(run.dq[run.at(1) + d], 0.0F);
@@ -270,7 +271,7 @@ TEST(FlashInfinity, RowsThatSeeNothingAreZeroWithAMinusInfiniteLogSumExp) {
   AttentionRun<float> run({.queries = {9}, .keys = {4}, .head_dim = 8});
   run.run();
   for (std::int64_t token = 0; token < 5; ++token) {
-    EXPECT_EQ(run.lse[static_cast<std::size_t>(token)], -kInfinity);
+    EXPECT_EQ(run.lse[static_cast<std::size_t>(token)], -kInfinityF);
     for (std::size_t i = run.at(token); i < run.at(token + 1); ++i) {
       EXPECT_EQ(run.out[i], 0.0F);
       EXPECT_EQ(run.dq[i], 0.0F);

@@ -135,21 +135,21 @@ TEST(GroupedProductMemory, WhatPaddingRowsHoldCountsNowhere) {
 
 // Rows beyond 2^31 elements, in memory that is only promised.
 TEST(GroupedProductMemory, OffsetsBeyondTwoToThe31Work) {
-  constexpr std::int64_t kIn = 1024;
+  constexpr std::int64_t kWidth = 1024;
   constexpr std::int64_t kFar = (std::int64_t{1} << 21) + 5;
-  constexpr std::size_t kBytes = static_cast<std::size_t>((kFar + 2) * kIn * 4);
+  constexpr std::size_t kBytes = static_cast<std::size_t>((kFar + 2) * kWidth * 4);
   void* memory = mmap(
       nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
     GTEST_SKIP() << "no address space for 8 GiB";
   }
   auto* x = static_cast<float*>(memory);
-  x[kFar * kIn + 3] = 2;
+  x[kFar * kWidth + 3] = 2;
   const Sizes begins{kFar};
   const Sizes one{1};
   const Sizes ends{kFar + 2};
-  const GroupedProblem problem{{begins, one, ends}, kIn, 1, DType::kFloat32, 1};
-  std::vector<float> weights(kIn, 1);
+  const GroupedProblem problem{{begins, one, ends}, kWidth, 1, DType::kFloat32, 1};
+  std::vector<float> weights(kWidth, 1);
   weights[3] = 5;
   std::vector<float> y(static_cast<std::size_t>(kFar + 2), 7);
   grouped_forward(problem, x, weights.data(), y.data());
@@ -157,8 +157,8 @@ TEST(GroupedProductMemory, OffsetsBeyondTwoToThe31Work) {
   EXPECT_EQ(y[kFar + 1], 0);
   EXPECT_EQ(y[kFar - 1], 7);
   grouped_dgrad(problem, y.data(), weights.data(), x, false);
-  EXPECT_EQ(x[kFar * kIn + 3], 50);
-  EXPECT_EQ(x[(kFar - 1) * kIn + 3], 0);
+  EXPECT_EQ(x[kFar * kWidth + 3], 50);
+  EXPECT_EQ(x[(kFar - 1) * kWidth + 3], 0);
   munmap(memory, kBytes);
 }
 

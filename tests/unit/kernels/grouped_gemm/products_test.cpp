@@ -19,7 +19,7 @@ using test::Sizes;
 using test::Tensor;
 using test::uniform_values;
 
-constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16};
+constexpr DType kProductTypes[] = {DType::kFloat32, DType::kBFloat16};
 
 struct Case {
   Layout layout;
@@ -33,8 +33,8 @@ struct Case {
   [[nodiscard]] GroupedProblem problem() const { return {layout.groups(), in, out, type, threads}; }
 };
 
-struct Inputs {
-  explicit Inputs(const Case& c)
+struct ProductInputs {
+  explicit ProductInputs(const Case& c)
       : x(c.type, uniform_values(1, c.layout.total * c.in)),
         dy(c.type, uniform_values(2, c.layout.total * c.out)),
         weights(c.type, uniform_values(3, c.groups() * c.in * c.out)) {}
@@ -94,7 +94,7 @@ void expect_rows(
 }
 
 void expect_products(const Case& c) {
-  const Inputs in(c);
+  const ProductInputs in(c);
   Tensor y(c.type, std::vector<double>(static_cast<std::size_t>(c.layout.total * c.out), 7));
   grouped_forward(c.problem(), in.x.data(), in.weights.data(), y.data());
   expect_rows(c, y, c.out, c.in, [&](std::int64_t g, std::int64_t row, std::int64_t j) {
@@ -132,7 +132,7 @@ void expect_products(const Case& c) {
 }
 
 TEST(GroupedProducts, EqualTheSumsInDoubleForEverySizeOfGroup) {
-  for (const DType type : kTypes) {
+  for (const DType type : kProductTypes) {
     for (const auto& [in, out] : {std::pair{1, 1}, {3, 5}, {17, 33}, {40, 64}, {65, 31}}) {
       SCOPED_TRACE(concat(in, " x ", out, " ", type));
       expect_products({Layout({0, 1, 5, 0, 14, 33, 2}, 4, 3), in, out, type});
@@ -141,7 +141,7 @@ TEST(GroupedProducts, EqualTheSumsInDoubleForEverySizeOfGroup) {
 }
 
 TEST(GroupedProducts, EqualTheSumsInDoubleAcrossBlocksOfTheDepth) {
-  for (const DType type : kTypes) {
+  for (const DType type : kProductTypes) {
     SCOPED_TRACE(to_string(type));
     expect_products({Layout({3, 1}, 1, 0), 1030, 35, type});  // forward
     expect_products({Layout({3, 1}, 1, 0), 35, 1030, type});  // dgrad
@@ -162,7 +162,7 @@ TEST(GroupedProducts, EqualTheSumsInDoubleForRandomSkewedGroups) {
     const auto gap = static_cast<std::int64_t>(random.below(3));
     const auto in = static_cast<std::int64_t>(1 + random.below(70));
     const auto out = static_cast<std::int64_t>(1 + random.below(70));
-    const DType type = kTypes[random.below(2)];
+    const DType type = kProductTypes[random.below(2)];
     const int threads = static_cast<int>(1 + random.below(3));
     SCOPED_TRACE("seed " + std::to_string(seed));
     expect_products({Layout(rows, multiple, gap), in, out, type, threads});

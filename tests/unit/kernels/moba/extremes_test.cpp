@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Block attention at the edges: numbers that are none in the backward pass, logits near the largest
 // float, memory beyond the last sequence, memory next to the tensors, chunks of a longer sequence.
+#include "tests/support/floats.h"
 #include "tests/unit/kernels/attention/memory.h"
 #include "tests/unit/kernels/moba/oracle.h"
 
@@ -10,9 +11,9 @@
 namespace muster::kernels::test {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+using muster::test::kNan;
 
-MobaSetup setup_of(std::vector<std::int64_t> lengths, std::int64_t block, int top_k) {
+MobaSetup extreme_setup(std::vector<std::int64_t> lengths, std::int64_t block, int top_k) {
   MobaSetup setup;
   setup.query_lengths = std::move(lengths);
   setup.options = {block, top_k};
@@ -34,7 +35,7 @@ bool is_nan(float x) {
 }
 
 TEST(MobaNan, OfAnOutputGradientReachesOnlyTheKeysItsRowAttendsTo) {
-  const MobaSetup setup = setup_of({150}, 8, 3);
+  const MobaSetup setup = extreme_setup({150}, 8, 3);
   const MobaNumbers numbers = random_numbers(setup, 91);
   const auto clean = run_moba<float>(setup, numbers);
   for (const std::int64_t poisoned : {0, 70, 101, 149}) {
@@ -59,7 +60,7 @@ TEST(MobaNan, OfAnOutputGradientReachesOnlyTheKeysItsRowAttendsTo) {
 // Rows that attend to a NaN have NaN gradients and may spoil those of all keys that they attend to;
 // everything else equals the result of the oracle for the same choices.
 TEST(MobaNan, InAKeyOrValueReachesOnlyGradientsOfRowsThatSeeItAndOfTheirKeys) {
-  const MobaSetup setup = setup_of({150}, 8, 3);
+  const MobaSetup setup = extreme_setup({150}, 8, 3);
   const MobaNumbers numbers = random_numbers(setup, 92);
   for (const bool in_key : {true, false}) {
     SCOPED_TRACE(in_key ? "key" : "value");
@@ -94,14 +95,14 @@ TEST(MobaNan, InAKeyOrValueReachesOnlyGradientsOfRowsThatSeeItAndOfTheirKeys) {
 }
 
 TEST(MobaNan, DoesNotStayInWorkingMemory) {
-  MobaSetup poison = setup_of({300}, 40, 3);
+  MobaSetup poison = extreme_setup({300}, 40, 3);
   poison.dim = 40;
   MobaNumbers nans = random_numbers(poison, 93);
   for (Values* values : {&nans.q, &nans.k, &nans.v, &nans.dout}) {
     std::fill(values->begin(), values->end(), kNan);
   }
   ASSERT_TRUE(run_moba<float>(poison, nans).status.ok());
-  MobaSetup setup = setup_of({45, 0, 97}, 7, 3);
+  MobaSetup setup = extreme_setup({45, 0, 97}, 7, 3);
   setup.dim = 20;
   EXPECT_EQ(moba_error(setup, 94, DType::kFloat32), "");
   setup.heads = 3;
@@ -110,7 +111,7 @@ TEST(MobaNan, DoesNotStayInWorkingMemory) {
 
 // Keys of -inf where queries are positive: whole blocks, parts of blocks, all that a row sees.
 TEST(MobaInfinity, MinusInfiniteLogitsHideTheirKeys) {
-  const MobaSetup setup = setup_of({100}, 8, 3);
+  const MobaSetup setup = extreme_setup({100}, 8, 3);
   MobaNumbers numbers = random_numbers(setup, 102);
   for (std::size_t token = 0; token < 100; ++token) {
     numbers.q[token * 16] = 1;
@@ -143,7 +144,7 @@ TEST(MobaInfinity, MinusInfiniteLogitsHideTheirKeys) {
 // Logits of +-3e38: their difference overflows, their weights are 1 and 0.
 template <typename T>
 void expect_largest_logits_are_finite() {
-  MobaSetup setup = setup_of({60}, 8, 3);
+  MobaSetup setup = extreme_setup({60}, 8, 3);
   setup.scale = 1;
   MobaNumbers numbers = random_numbers(setup, 96);
   std::fill(numbers.q.begin(), numbers.q.end(), 0);
@@ -174,7 +175,7 @@ TEST(Moba, LogitsNearTheLargestFloatStayFinite) {
 }
 
 TEST(MobaMemory, RowsBeyondTheLastSequenceAreNotReadAndNotWritten) {
-  MobaSetup setup = setup_of({80, 30}, 8, 3);
+  MobaSetup setup = extreme_setup({80, 30}, 8, 3);
   MobaNumbers numbers = random_numbers(setup, 97);
   for (Values* values : {&numbers.q, &numbers.k, &numbers.v, &numbers.dout}) {
     std::fill(values->begin() + 80 * 16, values->end(), 1e30);
@@ -223,7 +224,7 @@ TEST(MobaMemory, RowsBeyondTheLastSequenceAreNotReadAndNotWritten) {
 // The gate of all blocks would take 128 MiB here, copies of q for each of 7 past blocks 56, masked
 // scores 1 GiB: a call has no room for any of it.
 TEST(MobaMemory, ACallTakesNoMoreThanListsAndPackedBlocksNextToItsTensors) {
-  MobaSetup setup = setup_of({16384}, 64, 8);
+  MobaSetup setup = extreme_setup({16384}, 64, 8);
   setup.heads = setup.kv_heads = 8;
   setup.dim = 16;
   const auto cu = setup.cu_q();
@@ -255,7 +256,7 @@ TEST(MobaMemory, ACallTakesNoMoreThanListsAndPackedBlocksNextToItsTensors) {
 }
 
 TEST(Moba, ChunksOfALongerSequenceHaveItsBitsFromTheFirstOn) {
-  const MobaSetup whole = setup_of({150}, 16, 4);
+  const MobaSetup whole = extreme_setup({150}, 16, 4);
   MobaNumbers numbers = random_numbers(whole, 99);
   numbers.dout.clear();
   numbers.k[3 * 16] = kNan;  // block 0: no later query may choose it, in chunks as in the whole
@@ -287,8 +288,8 @@ TEST(Moba, ChunksOfALongerSequenceHaveItsBitsFromTheFirstOn) {
 }
 
 TEST(Moba, PermutedSequencesPermuteResults) {
-  const MobaSetup setup = setup_of({40, 7, 93}, 8, 3);
-  const MobaSetup moved = setup_of({93, 40, 7}, 8, 3);
+  const MobaSetup setup = extreme_setup({40, 7, 93}, 8, 3);
+  const MobaSetup moved = extreme_setup({93, 40, 7}, 8, 3);
   const MobaNumbers numbers = random_numbers(setup, 100);
   const auto permuted = [](const Values& values) {
     Values result(values.begin() + 47 * 16, values.end());
@@ -307,7 +308,7 @@ TEST(Moba, PermutedSequencesPermuteResults) {
 
 // As the log sum of a part: what a part of the blocks gave instead of the global output.
 TEST(MobaGradient, TheOutputOfAPartOfTheBlocksGivesWrongGradients) {
-  const MobaSetup setup = setup_of({60}, 8, 3);
+  const MobaSetup setup = extreme_setup({60}, 8, 3);
   MobaSetup diagonal = setup;
   diagonal.options.top_k = 1;
   const MobaNumbers numbers = random_numbers(setup, 101);

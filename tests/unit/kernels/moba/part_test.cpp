@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kUnit = 0x1p-24;
 
-MobaSetup setup_of(
+MobaSetup part_setup(
     std::int64_t queries, std::int64_t keys, std::int64_t block, int top_k, int dim = 16) {
   MobaSetup setup;
   setup.query_lengths = {queries};
@@ -23,8 +23,8 @@ MobaSetup setup_of(
 }
 
 // The tensors of a call as the kernels take them.
-struct Call {
-  Call(const MobaSetup& of, std::uint64_t seed)
+struct PartCall {
+  PartCall(const MobaSetup& of, std::uint64_t seed)
       : setup(of),
         numbers(random_numbers(of, seed)),
         cu_q(of.cu_q()),
@@ -115,7 +115,7 @@ struct Call {
 // Ranges that end inside blocks, at their ends, and where there is nothing.
 void expect_parts_are_the_whole(const MobaSetup& setup, const std::vector<std::int64_t>& cuts) {
   SCOPED_TRACE(testing::Message() << setup);
-  Call call(setup, 81);
+  PartCall call(setup, 81);
   const auto whole = run_moba<float>(setup, call.numbers);
   ASSERT_TRUE(whole.status.ok()) << whole.status.to_string();
   ASSERT_TRUE(call.choose().ok());
@@ -142,16 +142,16 @@ void expect_parts_are_the_whole(const MobaSetup& setup, const std::vector<std::i
 }
 
 TEST(MobaPart, RangesOfKeysMergedAreTheWhole) {
-  expect_parts_are_the_whole(setup_of(150, 150, 16, 3), {0, 150});
-  expect_parts_are_the_whole(setup_of(150, 150, 16, 3), {0, 5, 5, 16, 33, 100, 149, 150});
-  expect_parts_are_the_whole(setup_of(40, 150, 16, 3), {0, 70, 120, 150});
-  expect_parts_are_the_whole(setup_of(90, 60, 8, 2), {0, 21, 60});
-  MobaSetup setup = setup_of(70, 100, 16, 2);
+  expect_parts_are_the_whole(part_setup(150, 150, 16, 3), {0, 150});
+  expect_parts_are_the_whole(part_setup(150, 150, 16, 3), {0, 5, 5, 16, 33, 100, 149, 150});
+  expect_parts_are_the_whole(part_setup(40, 150, 16, 3), {0, 70, 120, 150});
+  expect_parts_are_the_whole(part_setup(90, 60, 8, 2), {0, 21, 60});
+  MobaSetup setup = part_setup(70, 100, 16, 2);
   setup.causal = false;
   expect_parts_are_the_whole(setup, {0, 40, 100});
   setup.softcap = 2;
   expect_parts_are_the_whole(setup, {0, 48, 50, 100});
-  setup = setup_of(150, 150, 16, 3);
+  setup = part_setup(150, 150, 16, 3);
   setup.options.share_in_group = true;
   expect_parts_are_the_whole(setup, {0, 55, 150});
   setup.options.share_in_group = false;
@@ -161,7 +161,7 @@ TEST(MobaPart, RangesOfKeysMergedAreTheWhole) {
 }
 
 TEST(MobaPart, RangesOfALongSequenceShareTheWorkAmongRangesOfDq) {
-  MobaSetup setup = setup_of(4200, 4200, 64, 3, 8);
+  MobaSetup setup = part_setup(4200, 4200, 64, 3, 8);
   setup.heads = setup.kv_heads = 1;
   setup.threads = 2;
   expect_parts_are_the_whole(setup, {0, 1000, 1001, 3333, 4200});
@@ -171,7 +171,7 @@ TEST(MobaPart, RangesOfALongSequenceShareTheWorkAmongRangesOfDq) {
 // sequence is said to be longer than it is.
 TEST(MobaPart, SparseKernelsOnAllBlocksAreFullAttention) {
   for (const std::int64_t block : {30, 32, 47}) {  // divides 150, does not
-    MobaSetup setup = setup_of(150, 150, block, 5, 64);
+    MobaSetup setup = part_setup(150, 150, block, 5, 64);
     setup.options.whole_length = 6 * block;
     MobaSetup dense = setup;
     dense.options.whole_length = 0;
@@ -197,8 +197,8 @@ TEST(MobaPart, SparseKernelsOnAllBlocksAreFullAttention) {
 }
 
 TEST(MobaPart, StatisticsOfRangesAreThoseOfTheWhole) {
-  const MobaSetup setup = setup_of(150, 150, 16, 3);
-  Call call(setup, 83);
+  const MobaSetup setup = part_setup(150, 150, 16, 3);
+  PartCall call(setup, 83);
   call.k[call.key_at(70)] = std::numeric_limits<float>::quiet_NaN();
   call.v[call.key_at(10) + 20] = std::numeric_limits<float>::infinity();
   ASSERT_TRUE(moba_block_means(call.problem, setup.options, {call.k.data()}, call.means, {}).ok());
@@ -242,7 +242,7 @@ TEST(MobaPart, StatisticsOfRangesAreThoseOfTheWhole) {
 }
 
 TEST(MobaPart, CallsThatBreakARuleAreNamed) {
-  const auto attend = [](Call& call, MobaKeyRange range) {
+  const auto attend = [](PartCall& call, MobaKeyRange range) {
     return moba_attend_range(
                call.problem,
                call.setup.options,
@@ -256,7 +256,7 @@ TEST(MobaPart, CallsThatBreakARuleAreNamed) {
   const auto names = [](const std::string& text, const char* what) {
     return text.find(what) != std::string::npos;
   };
-  Call call(setup_of(150, 150, 16, 3), 84);
+  PartCall call(part_setup(150, 150, 16, 3), 84);
   EXPECT_PRED2(names, attend(call, {0, 150}), "selection must be the one that the forward call");
   ASSERT_TRUE(call.choose().ok());
   EXPECT_PRED2(names, attend(call, {0, 151}), "got [0, 151)");
@@ -264,7 +264,7 @@ TEST(MobaPart, CallsThatBreakARuleAreNamed) {
   EXPECT_PRED2(names, attend(call, {9, 3}), "got [9, 3)");
   call.problem.type = DType::kBFloat16;
   EXPECT_PRED2(names, attend(call, {0, 150}), "type must be fp32 or fp64");
-  Call dense(setup_of(40, 40, 16, 3), 84);
+  PartCall dense(part_setup(40, 40, 16, 3), 84);
   ASSERT_TRUE(dense.choose().ok());
   EXPECT_PRED2(names, attend(dense, {0, 40}), "more than top_k blocks");
   EXPECT_TRUE(std::all_of(call.out.begin(), call.out.end(), [](float x) { return x == 0; }));

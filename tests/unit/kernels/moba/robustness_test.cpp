@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Block attention with hostile inputs: which values may influence which results, NaN and infinity,
 // extreme logits, and memory next to the tensors.
+#include "tests/support/floats.h"
 #include "tests/unit/kernels/moba/oracle.h"
 
 #include <sys/mman.h>
@@ -11,9 +12,9 @@
 namespace muster::kernels::test {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+using muster::test::kNan;
 
-MobaSetup setup_of(std::int64_t length, std::int64_t block, int top_k, int heads = 1) {
+MobaSetup robustness_setup(std::int64_t length, std::int64_t block, int top_k, int heads = 1) {
   MobaSetup setup;
   setup.query_lengths = {length};
   setup.options = {block, top_k};
@@ -41,7 +42,7 @@ bool all_nan(const std::vector<float>& values, std::int64_t row, int dim = 16) {
 }
 
 TEST(MobaCausality, LaterTokensChangeNoBitOfEarlierOnes) {
-  const MobaSetup setup = setup_of(150, 16, 3);
+  const MobaSetup setup = robustness_setup(150, 16, 3);
   const MobaNumbers numbers = random_numbers(setup, 41);
   const auto before = run_moba<float>(setup, numbers);
   for (const std::int64_t changed : {149, 148, 100, 97, 96, 95, 17}) {
@@ -58,7 +59,7 @@ TEST(MobaCausality, LaterTokensChangeNoBitOfEarlierOnes) {
 }
 
 TEST(Moba, PermutingPastBlocksLeavesLaterQueriesAlone) {
-  const MobaSetup setup = setup_of(96, 16, 3);
+  const MobaSetup setup = robustness_setup(96, 16, 3);
   const MobaNumbers numbers = random_numbers(setup, 42);
   MobaNumbers moved = numbers;
   const std::vector<std::int64_t> order{3, 0, 2, 1, 4, 5};
@@ -75,7 +76,7 @@ TEST(Moba, PermutingPastBlocksLeavesLaterQueriesAlone) {
 }
 
 TEST(Moba, ABlockThatNobodyChoseHasNoInfluence) {
-  MobaSetup setup = setup_of(96, 16, 2);
+  MobaSetup setup = robustness_setup(96, 16, 2);
   MobaNumbers numbers = random_numbers(setup, 43);
   // Block 1 points away from all queries, block 0 towards them.
   for (double& x : numbers.q) {
@@ -99,7 +100,7 @@ TEST(Moba, ABlockThatNobodyChoseHasNoInfluence) {
 }
 
 TEST(MobaNan, InAQueryPoisonsThatRowOnly) {
-  const MobaSetup setup = setup_of(100, 8, 3);
+  const MobaSetup setup = robustness_setup(100, 8, 3);
   MobaNumbers numbers = random_numbers(setup, 44);
   const auto clean = run_moba<float>(setup, numbers);
   *row_of(numbers.q, 50) = kNan;
@@ -116,7 +117,7 @@ TEST(MobaNan, InAQueryPoisonsThatRowOnly) {
 }
 
 TEST(MobaNan, InAKeyReachesTheRowsThatSeeItAndItsBlockIsNeverChosen) {
-  const MobaSetup setup = setup_of(100, 8, 3);
+  const MobaSetup setup = robustness_setup(100, 8, 3);
   MobaNumbers numbers = random_numbers(setup, 45);
   *row_of(numbers.k, 20) = kNan;  // in block 2, rows 16 to 23
   StatisticsStorage storage(setup);
@@ -138,7 +139,7 @@ TEST(MobaNan, InAKeyReachesTheRowsThatSeeItAndItsBlockIsNeverChosen) {
 }
 
 TEST(MobaNan, InAValueReachesTheRowsThatSeeItAndNoOther) {
-  const MobaSetup setup = setup_of(100, 8, 2);
+  const MobaSetup setup = robustness_setup(100, 8, 2);
   MobaNumbers numbers = random_numbers(setup, 46);
   *row_of(numbers.v, 20) = kNan;
   StatisticsStorage storage(setup);
@@ -156,7 +157,7 @@ TEST(MobaNan, InAValueReachesTheRowsThatSeeItAndNoOther) {
 }
 
 TEST(MobaNan, AnOverflowOfTheDotProductIsCounted) {
-  const MobaSetup setup = setup_of(40, 8, 2);
+  const MobaSetup setup = robustness_setup(40, 8, 2);
   MobaNumbers numbers = random_numbers(setup, 47);
   std::for_each(row_of(numbers.q, 30), row_of(numbers.q, 31), [](double& x) { x = 2e38; });
   std::for_each(row_of(numbers.k, 29), row_of(numbers.k, 30), [](double& x) { x = 2e38; });
@@ -168,7 +169,7 @@ TEST(MobaNan, AnOverflowOfTheDotProductIsCounted) {
 }
 
 TEST(Moba, HugeLogitsStayFinite) {
-  MobaSetup setup = setup_of(60, 8, 3);
+  MobaSetup setup = robustness_setup(60, 8, 3);
   const MobaNumbers numbers = random_numbers(setup, 48, 60);  // logits of some 1e4
   EXPECT_EQ(
       choice_error(setup, numbers, run_moba<double>(setup, numbers).choices(setup), 1e-2), "");
@@ -197,7 +198,7 @@ TEST(Moba, HugeLogitsStayFinite) {
 }
 
 TEST(Moba, AConstantOnAllLogitsOfARowShiftsItsLogSumOnly) {
-  MobaSetup setup = setup_of(90, 8, 3);
+  MobaSetup setup = robustness_setup(90, 8, 3);
   setup.scale = 1;
   MobaNumbers numbers = random_numbers(setup, 49, 0.5);
   for (std::size_t i = 15; i < numbers.q.size(); i += 16) {
@@ -216,7 +217,7 @@ TEST(Moba, AConstantOnAllLogitsOfARowShiftsItsLogSumOnly) {
 }
 
 TEST(Moba, AllQueriesOnOneBlockGiveTheRightResult) {
-  MobaSetup setup = setup_of(500, 16, 2);
+  MobaSetup setup = robustness_setup(500, 16, 2);
   MobaNumbers numbers = random_numbers(setup, 50);
   for (double& x : numbers.q) {
     x = std::abs(x);
@@ -236,7 +237,7 @@ TEST(Moba, AllQueriesOnOneBlockGiveTheRightResult) {
 TEST(MobaMemory, NothingNextToTheTensorsIsTouched) {
   for (const int dim : {8, 13, 16, 72}) {
     for (const bool at_end : {true, false}) {
-      MobaSetup setup = setup_of(75, 8, 3, 2);
+      MobaSetup setup = robustness_setup(75, 8, 3, 2);
       setup.query_lengths = {75, 0, 9};
       setup.dim = dim;
       setup.fence_at_end = at_end;
@@ -248,7 +249,7 @@ TEST(MobaMemory, NothingNextToTheTensorsIsTouched) {
 }
 
 TEST(MobaMemory, StridesLeaveWhatLiesBetweenRowsAlone) {
-  MobaSetup setup = setup_of(60, 8, 3, 2);
+  MobaSetup setup = robustness_setup(60, 8, 3, 2);
   MobaNumbers numbers = random_numbers(setup, 52);
   numbers.dout.clear();
   const auto expected = run_moba<float>(setup, numbers);
@@ -285,7 +286,7 @@ TEST(MobaMemory, StridesLeaveWhatLiesBetweenRowsAlone) {
 }
 
 TEST(MobaMemory, OffsetsBeyondTwoToThe31ElementsAreReached) {
-  MobaSetup setup = setup_of(4, 1, 2);
+  MobaSetup setup = robustness_setup(4, 1, 2);
   setup.dim = 8;
   MobaNumbers numbers = random_numbers(setup, 53);
   numbers.dout.clear();

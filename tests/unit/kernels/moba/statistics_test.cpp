@@ -8,7 +8,7 @@
 namespace muster::kernels::test {
 namespace {
 
-MobaSetup setup_of(std::vector<std::int64_t> lengths, std::int64_t block, int top_k) {
+MobaSetup shared_keys_setup(std::vector<std::int64_t> lengths, std::int64_t block, int top_k) {
   MobaSetup setup;
   setup.query_lengths = std::move(lengths);
   setup.options = {block, top_k};
@@ -19,7 +19,7 @@ MobaSetup setup_of(std::vector<std::int64_t> lengths, std::int64_t block, int to
 
 TEST(MobaStatistics, TheMaximumIsExactOverAttendedPairs) {
   for (const int dim : {64, 128}) {  // the scale is applied once
-    MobaSetup setup = setup_of({200, 30, 0}, 16, 3);
+    MobaSetup setup = shared_keys_setup({200, 30, 0}, 16, 3);
     setup.dim = dim;
     const MobaNumbers numbers = random_numbers(setup, 61);
     StatisticsStorage storage(setup);
@@ -32,14 +32,14 @@ TEST(MobaStatistics, TheMaximumIsExactOverAttendedPairs) {
 }
 
 TEST(MobaStatistics, TheMaximumOfNegativeLogitsIsNegativeAndOfNothingMinusInfinity) {
-  MobaSetup setup = setup_of({40}, 8, 2);
+  MobaSetup setup = shared_keys_setup({40}, 8, 2);
   MobaNumbers numbers = random_numbers(setup, 62);
   std::fill(numbers.q.begin(), numbers.q.end(), 1);
   std::fill(numbers.k.begin(), numbers.k.end(), -1);
   StatisticsStorage storage(setup);
   ASSERT_TRUE(run_moba<float>(setup, numbers, storage.spans()).status.ok());
   EXPECT_EQ(storage.selected_max_logit[0], -4);
-  const MobaSetup empty = setup_of({0}, 8, 2);
+  const MobaSetup empty = shared_keys_setup({0}, 8, 2);
   StatisticsStorage nothing(empty);
   ASSERT_TRUE(run_moba<float>(empty, random_numbers(empty, 62), nothing.spans()).status.ok());
   EXPECT_EQ(nothing.selected_max_logit[0], -std::numeric_limits<float>::infinity());
@@ -47,7 +47,7 @@ TEST(MobaStatistics, TheMaximumOfNegativeLogitsIsNegativeAndOfNothingMinusInfini
 }
 
 TEST(MobaStatistics, TheMaximumIsTakenBeforeSoftcap) {
-  MobaSetup setup = setup_of({100}, 8, 3);
+  MobaSetup setup = shared_keys_setup({100}, 8, 3);
   const MobaNumbers numbers = random_numbers(setup, 63);
   StatisticsStorage plain(setup);
   ASSERT_TRUE(run_moba<float>(setup, numbers, plain.spans()).status.ok());
@@ -58,7 +58,7 @@ TEST(MobaStatistics, TheMaximumIsTakenBeforeSoftcap) {
 }
 
 TEST(MobaStatistics, GateBoundAndSelectedMaximumAndNormBoundAreOrdered) {
-  const MobaSetup setup = setup_of({300}, 16, 3);
+  const MobaSetup setup = shared_keys_setup({300}, 16, 3);
   const MobaNumbers numbers = random_numbers(setup, 64);
   StatisticsStorage storage(setup);
   ASSERT_TRUE(run_moba<float>(setup, numbers, storage.spans()).status.ok());
@@ -81,7 +81,7 @@ TEST(MobaStatistics, GateBoundAndSelectedMaximumAndNormBoundAreOrdered) {
 }
 
 TEST(MobaStatistics, CountsSinkShareAndMarginAreThoseOfTheChoices) {
-  const MobaSetup setup = setup_of({130, 20, 95}, 8, 3);  // the second one is dense
+  const MobaSetup setup = shared_keys_setup({130, 20, 95}, 8, 3);  // the second one is dense
   const MobaNumbers numbers = random_numbers(setup, 65);
   StatisticsStorage storage(setup);
   const auto run = run_moba<float>(setup, numbers, storage.spans());
@@ -124,7 +124,7 @@ TEST(MobaStatistics, CountsSinkShareAndMarginAreThoseOfTheChoices) {
 }
 
 TEST(MobaStatistics, WithoutAGateThereIsNoMarginAndNoGateBound) {
-  const MobaSetup setup = setup_of({20}, 8, 3);
+  const MobaSetup setup = shared_keys_setup({20}, 8, 3);
   StatisticsStorage storage(setup);
   ASSERT_TRUE(run_moba<float>(setup, random_numbers(setup, 66), storage.spans()).status.ok());
   EXPECT_TRUE(std::isnan(storage.gate_margin[0]));
@@ -134,7 +134,7 @@ TEST(MobaStatistics, WithoutAGateThereIsNoMarginAndNoGateBound) {
 }
 
 TEST(MobaStatistics, AskingForThemChangesNoResult) {
-  const MobaSetup setup = setup_of({130, 20}, 8, 3);
+  const MobaSetup setup = shared_keys_setup({130, 20}, 8, 3);
   const MobaNumbers numbers = random_numbers(setup, 67);
   StatisticsStorage storage(setup);
   const auto with = run_moba<float>(setup, numbers, storage.spans());
@@ -144,7 +144,7 @@ TEST(MobaStatistics, AskingForThemChangesNoResult) {
 }
 
 TEST(MobaMeans, AreThoseOfEachBlockAndCountKeysThatAreNoNumbers) {
-  const MobaSetup setup = setup_of({20, 0, 9}, 8, 2);
+  const MobaSetup setup = shared_keys_setup({20, 0, 9}, 8, 2);
   MobaNumbers numbers = random_numbers(setup, 68);
   numbers.k[3 * 16 + 2] = std::numeric_limits<double>::infinity();
   const auto cu = setup.cu_q();
@@ -165,7 +165,7 @@ TEST(MobaMeans, AreThoseOfEachBlockAndCountKeysThatAreNoNumbers) {
 }
 
 TEST(MobaGradientCoverage, CountsTheBlocksThatTokensWithALossAttendTo) {
-  MobaSetup setup = setup_of({400, 24}, 8, 3);
+  MobaSetup setup = shared_keys_setup({400, 24}, 8, 3);
   MobaNumbers numbers = random_numbers(setup, 69);
   std::fill(numbers.dout.begin(), numbers.dout.end(), 0);
   const std::vector<std::size_t> loss_tokens{100, 250, 399, 410};
@@ -193,7 +193,7 @@ TEST(MobaGradientCoverage, CountsTheBlocksThatTokensWithALossAttendTo) {
 }
 
 TEST(MobaGradientCoverage, FallsWithASparseLossMaskAndIsFullUnderFullAttention) {
-  MobaSetup setup = setup_of({3200}, 16, 3);
+  MobaSetup setup = shared_keys_setup({3200}, 16, 3);
   MobaNumbers numbers = random_numbers(setup, 70);
   const auto cu = setup.cu_q();
   const AttentionProblem problem = problem_of(setup, DType::kFloat32, cu, cu);
@@ -218,7 +218,7 @@ TEST(MobaGradientCoverage, FallsWithASparseLossMaskAndIsFullUnderFullAttention) 
 }
 
 TEST(MobaFlops, AreThoseOfThePairsThatAreComputed) {
-  MobaSetup setup = setup_of({64}, 8, 3);
+  MobaSetup setup = shared_keys_setup({64}, 8, 3);
   const auto cu = setup.cu_q();
   const AttentionProblem problem = problem_of(setup, DType::kFloat32, cu, cu);
   // Blocks 0 and 1 of queries have 0 and 8 past keys, the other six 16; 36 own pairs each.
@@ -233,8 +233,8 @@ TEST(MobaFlops, AreThoseOfThePairsThatAreComputed) {
 
 // ---- bad arguments ------------------------------------------------------------------------------
 
-struct Call {
-  MobaSetup setup = setup_of({40}, 8, 2);
+struct StatisticsCall {
+  MobaSetup setup = shared_keys_setup({40}, 8, 2);
   MobaNumbers numbers = random_numbers(setup, 71);
   std::vector<std::int64_t> cu_q = setup.cu_q();
   std::vector<std::int64_t> cu_k = setup.cu_q();
@@ -274,68 +274,76 @@ struct Call {
 };
 
 TEST(MobaArguments, OfSizesThatCannotBeAreNamed) {
-  const auto refuse = [](const char* words, const std::function<void(Call&)>& spoil) {
-    Call call;
+  const auto refuse = [](const char* words, const std::function<void(StatisticsCall&)>& spoil) {
+    StatisticsCall call;
     spoil(call);
     call.expect_refusal(words);
   };
-  refuse("heads", [](Call& c) { c.problem.heads = 0; });
-  refuse("kv_heads", [](Call& c) { c.problem.kv_heads = 3; });
-  refuse("kv_heads", [](Call& c) { c.problem.kv_heads = -1; });
-  refuse("head_dim", [](Call& c) { c.problem.head_dim = 7; });
-  refuse("head_dim", [](Call& c) { c.problem.head_dim = 257; });
-  refuse("scale", [](Call& c) { c.problem.scale = std::nan(""); });
-  refuse("softcap", [](Call& c) { c.problem.softcap = -1; });
-  refuse("threads", [](Call& c) { c.problem.threads = 0; });
-  refuse("threads", [](Call& c) { c.problem.threads = 1 << 20; });
-  refuse("bias must be null", [](Call& c) { c.problem.bias = c.q.data(); });
-  refuse("block", [](Call& c) { c.options.block = 0; });
-  refuse("top_k", [](Call& c) { c.options.top_k = 0; });
-  refuse("whole_length", [](Call& c) { c.options.whole_length = -1; });
-  refuse("whole_length", [](Call& c) {
+  refuse("heads", [](StatisticsCall& c) { c.problem.heads = 0; });
+  refuse("kv_heads", [](StatisticsCall& c) { c.problem.kv_heads = 3; });
+  refuse("kv_heads", [](StatisticsCall& c) { c.problem.kv_heads = -1; });
+  refuse("head_dim", [](StatisticsCall& c) { c.problem.head_dim = 7; });
+  refuse("head_dim", [](StatisticsCall& c) { c.problem.head_dim = 257; });
+  refuse("scale", [](StatisticsCall& c) { c.problem.scale = std::nan(""); });
+  refuse("softcap", [](StatisticsCall& c) { c.problem.softcap = -1; });
+  refuse("threads", [](StatisticsCall& c) { c.problem.threads = 0; });
+  refuse("threads", [](StatisticsCall& c) { c.problem.threads = 1 << 20; });
+  refuse("bias must be null", [](StatisticsCall& c) { c.problem.bias = c.q.data(); });
+  refuse("block", [](StatisticsCall& c) { c.options.block = 0; });
+  refuse("top_k", [](StatisticsCall& c) { c.options.top_k = 0; });
+  refuse("whole_length", [](StatisticsCall& c) { c.options.whole_length = -1; });
+  refuse("whole_length", [](StatisticsCall& c) {
     c.options.whole_length = 80;
     c.problem.causal = false;
   });
-  refuse("force_neighbour", [](Call& c) {
+  refuse("force_neighbour", [](StatisticsCall& c) {
     c.options.force_neighbour = true;
     c.problem.causal = false;
   });
 }
 
 TEST(MobaArguments, OfOffsetsAndTensorsThatCannotBeAreNamed) {
-  const auto refuse = [](const char* words, const std::function<void(Call&)>& spoil) {
-    Call call;
+  const auto refuse = [](const char* words, const std::function<void(StatisticsCall&)>& spoil) {
+    StatisticsCall call;
     spoil(call);
     call.expect_refusal(words);
   };
-  refuse("cu_q", [](Call& c) { c.problem.cu_q = {}; });
-  refuse("cu_q", [](Call& c) { c.cu_q[0] = 1; });
-  refuse("cu_q[1]", [](Call& c) { c.cu_q[1] = -1; });
-  refuse("cu_k", [](Call& c) {
+  refuse("cu_q", [](StatisticsCall& c) { c.problem.cu_q = {}; });
+  refuse("cu_q", [](StatisticsCall& c) { c.cu_q[0] = 1; });
+  refuse("cu_q[1]", [](StatisticsCall& c) { c.cu_q[1] = -1; });
+  refuse("cu_k", [](StatisticsCall& c) {
     c.cu_k.push_back(50);
     c.problem.cu_k = c.cu_k;
   });
-  refuse("2^31", [](Call& c) { c.cu_q[1] = c.cu_k[1] = std::int64_t{1} << 33; });
-  refuse("q must not be null", [](Call& c) { c.q_input.data = nullptr; });
-  refuse("k must not be null", [](Call& c) { c.k_input.data = nullptr; });
-  refuse("out must not be null", [](Call& c) { c.output.data = nullptr; });
-  refuse("lse", [](Call& c) { c.lse_data = nullptr; });
-  refuse("token_stride", [](Call& c) { c.q_input.token_stride = 15; });
-  refuse("token_stride", [](Call& c) { c.q_input.token_stride = -32; });
-  refuse("overlap", [](Call& c) { c.output.token_stride = 17; });
-  refuse("aligned", [](Call& c) { c.q_input.data = static_cast<const char*>(c.q_input.data) + 2; });
-  refuse("overflow", [](Call& c) { c.q_input.token_stride = INT64_MAX / 4; });
-  refuse("overflow", [](Call& c) { c.q_input.head_stride = INT64_MAX / 4; });
-  refuse("q must have room for 40 tokens, got 39", [](Call& c) { c.q_input.tokens = 39; });
-  refuse("k must have room for 40 tokens, got 39", [](Call& c) { c.k_input.tokens = 39; });
-  refuse("out must have room for 40 tokens, got 39", [](Call& c) { c.output.tokens = 39; });
-  refuse("lse must be aligned", [](Call& c) { c.lse_data = static_cast<char*>(c.lse_data) + 1; });
-  refuse("means", [](Call& c) { c.means.resize(3); });
-  refuse("gate_bound", [](Call& c) { c.statistics.gate_bound = std::span(c.k).first(3); });
+  refuse("2^31", [](StatisticsCall& c) { c.cu_q[1] = c.cu_k[1] = std::int64_t{1} << 33; });
+  refuse("q must not be null", [](StatisticsCall& c) { c.q_input.data = nullptr; });
+  refuse("k must not be null", [](StatisticsCall& c) { c.k_input.data = nullptr; });
+  refuse("out must not be null", [](StatisticsCall& c) { c.output.data = nullptr; });
+  refuse("lse", [](StatisticsCall& c) { c.lse_data = nullptr; });
+  refuse("token_stride", [](StatisticsCall& c) { c.q_input.token_stride = 15; });
+  refuse("token_stride", [](StatisticsCall& c) { c.q_input.token_stride = -32; });
+  refuse("overlap", [](StatisticsCall& c) { c.output.token_stride = 17; });
+  refuse("aligned", [](StatisticsCall& c) {
+    c.q_input.data = static_cast<const char*>(c.q_input.data) + 2;
+  });
+  refuse("overflow", [](StatisticsCall& c) { c.q_input.token_stride = INT64_MAX / 4; });
+  refuse("overflow", [](StatisticsCall& c) { c.q_input.head_stride = INT64_MAX / 4; });
+  refuse(
+      "q must have room for 40 tokens, got 39", [](StatisticsCall& c) { c.q_input.tokens = 39; });
+  refuse(
+      "k must have room for 40 tokens, got 39", [](StatisticsCall& c) { c.k_input.tokens = 39; });
+  refuse(
+      "out must have room for 40 tokens, got 39", [](StatisticsCall& c) { c.output.tokens = 39; });
+  refuse("lse must be aligned", [](StatisticsCall& c) {
+    c.lse_data = static_cast<char*>(c.lse_data) + 1;
+  });
+  refuse("means", [](StatisticsCall& c) { c.means.resize(3); });
+  refuse(
+      "gate_bound", [](StatisticsCall& c) { c.statistics.gate_bound = std::span(c.k).first(3); });
 }
 
 TEST(MobaArguments, RowsOfDifferentHeadsOfAnInputMayShareMemory) {
-  Call call;
+  StatisticsCall call;
   call.q_input.token_stride = 17;
   call.q_input.head_stride = 16;
   EXPECT_TRUE(call.run().ok());
@@ -343,7 +351,7 @@ TEST(MobaArguments, RowsOfDifferentHeadsOfAnInputMayShareMemory) {
 
 TEST(MobaArguments, ABlockOfAnySizeIsOneBlock) {
   for (const std::int64_t block : {std::int64_t{41}, std::int64_t{1} << 40, INT64_MAX}) {
-    Call call;
+    StatisticsCall call;
     call.options.block = block;
     call.options.top_k = 1;
     EXPECT_TRUE(call.run().ok()) << block;
@@ -353,7 +361,7 @@ TEST(MobaArguments, ABlockOfAnySizeIsOneBlock) {
 }
 
 TEST(MobaArguments, ASelectionOfAnotherProblemIsRefused) {
-  Call call;
+  StatisticsCall call;
   ASSERT_TRUE(call.run().ok());
   std::vector<float> dq(call.q.size(), 5);
   std::vector<float> dk(call.k.size(), 5);

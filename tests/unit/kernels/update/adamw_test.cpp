@@ -11,7 +11,7 @@ using test::normal_values;
 using test::Shard;
 using test::widened;
 
-UpdateStep step_at(std::int64_t step, double decay = 0.01) {
+UpdateStep adamw_step(std::int64_t step, double decay = 0.01) {
   return {.learning_rate = 1e-3, .weight_decay = decay, .step = step};
 }
 
@@ -29,7 +29,7 @@ TEST(AdamW, FollowsTheGoldenValues) {
   const float gradients[] = {0.1F, -0.2F, 0.3F};
   Shard shard({1});
   for (std::int64_t t = 0; t < 3; ++t) {
-    update(shard, {gradients[t]}, step_at(t + 1));
+    update(shard, {gradients[t]}, adamw_step(t + 1));
     EXPECT_NEAR(static_cast<double>(shard.parameter[0]), golden[t], 1.2e-7);  // one ulp of 1
   }
   EXPECT_NEAR(static_cast<double>(shard.first.values()[0]), 0.0201, 3e-9);
@@ -52,9 +52,9 @@ TEST(AdamW, StaysWithinAMillionthOfDoubleOverAThousandSteps) {
     std::vector<float> gradient(kCount);
     for (std::size_t i = 0; i < kCount; ++i) {
       gradient[i] = static_cast<float>(random.normal() + 0.3);
-      wide[i].adamw(static_cast<double>(gradient[i]), step_at(t), {});
+      wide[i].adamw(static_cast<double>(gradient[i]), adamw_step(t), {});
     }
-    update(shard, gradient, step_at(t));
+    update(shard, gradient, adamw_step(t));
   }
   EXPECT_LT(test::relative_distance(shard.parameter, test::parameters_of(wide)), 1e-6);
 }
@@ -65,10 +65,10 @@ TEST(AdamW, ResultOfAnElementDoesNotDependOnTheShard) {
   const auto gradient = cast<float>(normal_values(5, 100));
   const std::size_t cuts[] = {0, 1, 18, 50, 97, 100};
   for (std::int64_t t = 1; t <= 3; ++t) {
-    update(whole, gradient, step_at(t));
+    update(whole, gradient, adamw_step(t));
     for (std::size_t c = 0; c + 1 < std::size(cuts); ++c) {
       static_cast<void>(
-          adamw_update(parts.tensors(gradient, cuts[c], cuts[c + 1]), step_at(t), {}));
+          adamw_update(parts.tensors(gradient, cuts[c], cuts[c + 1]), adamw_step(t), {}));
     }
   }
   EXPECT_EQ(whole, parts);
@@ -77,7 +77,7 @@ TEST(AdamW, ResultOfAnElementDoesNotDependOnTheShard) {
 TEST(AdamW, GradientScaleMultipliesFirst) {
   Shard scaled({1});
   Shard plain({1});
-  UpdateStep step = step_at(1);
+  UpdateStep step = adamw_step(1);
   update(plain, {0.25F}, step);
   step.gradient_scale = 0.25;
   update(scaled, {1}, step);
@@ -88,7 +88,7 @@ TEST(AdamW, UnderflowOfTheSecondMomentDoesNotBlowUp) {
   // g^2 is 0 in a float, m is not: m / epsilon must not be the step.
   for (const double epsilon : {1e-8, 1e-15, 1e-30, 0.0}) {
     Shard shard({0});
-    const UpdateStatistics sums = update(shard, {1e-25F}, step_at(1, 0), {.epsilon = epsilon});
+    const UpdateStatistics sums = update(shard, {1e-25F}, adamw_step(1, 0), {.epsilon = epsilon});
     EXPECT_EQ(shard.second.values()[0], 0);
     EXPECT_EQ(shard.parameter[0], 0);
     EXPECT_EQ(sums.update_abs_max, 0);
@@ -107,7 +107,7 @@ TEST(AdamW, WithoutEpsilonAndGradientNothingMoves) {
 TEST(AdamW, LargeStepCountsNeedNoCorrection) {
   for (const std::int64_t step : {std::int64_t{100'000'000}, std::int64_t{1} << 60}) {
     Shard shard({1});
-    update(shard, {1}, step_at(step, 0));
+    update(shard, {1}, adamw_step(step, 0));
     EXPECT_NEAR(static_cast<double>(shard.parameter[0]), 1 - 1e-3 * 0.1 / std::sqrt(0.001), 1e-6);
   }
 }
@@ -116,8 +116,8 @@ TEST(AdamW, CorrectionKeepsMovingPastStep256) {
   // A bf16 step counter once stuck at 256 and froze the bias correction.
   Shard at_256({0});
   Shard at_257({0});
-  update(at_256, {1}, step_at(256, 0));
-  update(at_257, {1}, step_at(257, 0));
+  update(at_256, {1}, adamw_step(256, 0));
+  update(at_257, {1}, adamw_step(257, 0));
   EXPECT_NE(at_256.parameter, at_257.parameter);
 }
 
@@ -129,9 +129,9 @@ TEST(AdamW, ANonfiniteGradientIsNotHiddenByZeros) {
     Shard shard(std::vector<float>(40, 1));
     Shard clean = shard;
     std::vector<float> gradient(40, 0.5F);
-    update(clean, gradient, step_at(1));
+    update(clean, gradient, adamw_step(1));
     gradient[17] = bad;
-    const UpdateStatistics sums = update(shard, gradient, step_at(1));
+    const UpdateStatistics sums = update(shard, gradient, adamw_step(1));
     EXPECT_FALSE(std::isfinite(shard.first.values()[17]));
     EXPECT_FALSE(std::isfinite(shard.second.values()[17]));
     EXPECT_FALSE(std::isfinite(sums.gradient_squared_sum));
@@ -147,7 +147,7 @@ TEST(AdamW, ANonfiniteGradientIsNotHiddenByZeros) {
 
 TEST(AdamW, AcceptsAnEmptyTensor) {
   Shard shard(std::vector<float>{});
-  EXPECT_EQ(update(shard, {}, step_at(1)).parameter_squared_sum, 0);
+  EXPECT_EQ(update(shard, {}, adamw_step(1)).parameter_squared_sum, 0);
 }
 
 }  // namespace

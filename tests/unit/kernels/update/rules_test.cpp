@@ -18,11 +18,11 @@ using test::widened;
 constexpr std::size_t kCount = 600;  // two blocks and a part of one
 constexpr std::int64_t kSteps = 20;
 
-UpdateStep step_at(std::int64_t t) {
+UpdateStep rule_step(std::int64_t t) {
   return {.learning_rate = 1e-2, .weight_decay = 0.1, .gradient_scale = 0.5, .step = t, .seed = 9};
 }
 
-std::vector<float> gradient_at(std::int64_t t, std::size_t count = kCount) {
+std::vector<float> rule_gradient(std::int64_t t, std::size_t count = kCount) {
   return cast<float>(
       normal_values(static_cast<std::uint64_t>(100 + t), static_cast<std::int64_t>(count)));
 }
@@ -37,10 +37,10 @@ void expect_rule(Update update, Reference reference) {
   Shard shard(initial_values());
   auto wide = widened(shard.parameter);
   for (std::int64_t t = 1; t <= kSteps; ++t) {
-    const auto gradient = gradient_at(t);
-    static_cast<void>(update(shard.tensors(gradient), step_at(t)));
+    const auto gradient = rule_gradient(t);
+    static_cast<void>(update(shard.tensors(gradient), rule_step(t)));
     for (std::size_t i = 0; i < kCount; ++i) {
-      reference(wide[i], 0.5 * static_cast<double>(gradient[i]), step_at(t));
+      reference(wide[i], 0.5 * static_cast<double>(gradient[i]), rule_step(t));
     }
   }
   EXPECT_LT(relative_distance(shard.parameter, test::parameters_of(wide)), 1e-6);
@@ -80,14 +80,14 @@ TEST(UpdateRules, AdamWDecaysApartFromTheMoments) {
 TEST(UpdateRules, AdamAndAdamWDifferOnlyByDecay) {
   Shard coupled(initial_values());
   Shard decoupled(initial_values());
-  const auto gradient = gradient_at(1);
-  UpdateStep step = step_at(1);
+  const auto gradient = rule_gradient(1);
+  UpdateStep step = rule_step(1);
   step.weight_decay = 0;
   static_cast<void>(adam_update(coupled.tensors(gradient), step, {}));
   static_cast<void>(adamw_update(decoupled.tensors(gradient), step, {}));
   EXPECT_EQ(coupled, decoupled);
-  static_cast<void>(adam_update(coupled.tensors(gradient), step_at(2), {}));
-  static_cast<void>(adamw_update(decoupled.tensors(gradient), step_at(2), {}));
+  static_cast<void>(adam_update(coupled.tensors(gradient), rule_step(2), {}));
+  static_cast<void>(adamw_update(decoupled.tensors(gradient), rule_step(2), {}));
   EXPECT_NE(coupled.first, decoupled.first);
 }
 
@@ -95,8 +95,8 @@ TEST(UpdateRules, RmsPropIsAdamWithoutMomentumAndCorrection) {
   // beta1 = 0, and t so large that the correction of v is 1.
   Shard rmsprop(initial_values());
   Shard adam(initial_values());
-  const auto gradient = gradient_at(1);
-  UpdateStep step = step_at(1'000'000);
+  const auto gradient = rule_gradient(1);
+  UpdateStep step = rule_step(1'000'000);
   static_cast<void>(rmsprop_update(rmsprop.tensors(gradient), step, {.alpha = 0.9}));
   static_cast<void>(adam_update(adam.tensors(gradient), step, {.beta1 = 0, .beta2 = 0.9}));
   EXPECT_LT(relative_distance(rmsprop.parameter, cast<double>(adam.parameter)), 1e-7);
@@ -114,9 +114,9 @@ TEST(MuonMomentum, FollowsItsFormulaInEveryForm) {
       std::vector<float> direction(kCount);
       Values expected(kCount);
       for (std::int64_t t = 1; t <= kSteps; ++t) {
-        const auto gradient = gradient_at(t);
+        const auto gradient = rule_gradient(t);
         static_cast<void>(
-            muon_momentum_update(shard.tensors(gradient), step_at(t), factors, direction.data()));
+            muon_momentum_update(shard.tensors(gradient), rule_step(t), factors, direction.data()));
         for (std::size_t i = 0; i < kCount; ++i) {
           expected[i] = wide[i].muon(0.5 * static_cast<double>(gradient[i]), factors);
         }
@@ -134,10 +134,10 @@ TEST(MuonMomentum, FormsDifferByTheFactorTheyShouldDifferBy) {
   std::vector<float> u(kCount);
   std::vector<float> w(kCount);
   for (std::int64_t t = 1; t <= kSteps; ++t) {
-    const auto gradient = gradient_at(t);
-    static_cast<void>(muon_momentum_update(heavy.tensors(gradient), step_at(t), {}, u.data()));
+    const auto gradient = rule_gradient(t);
+    static_cast<void>(muon_momentum_update(heavy.tensors(gradient), rule_step(t), {}, u.data()));
     static_cast<void>(
-        muon_momentum_update(average.tensors(gradient), step_at(t), {.ema = true}, w.data()));
+        muon_momentum_update(average.tensors(gradient), rule_step(t), {.ema = true}, w.data()));
   }
   Values scaled;
   for (const float value : w) {
@@ -150,20 +150,20 @@ TEST(MuonMomentum, TheDirectionIsNoAliasOfTheState) {
   // In torch a bf16 momentum buffer was once normalised in place.
   for (const StateType type : test::kStateTypes) {
     Shard shard(initial_values(), type);
-    const auto gradient = gradient_at(1);
+    const auto gradient = rule_gradient(1);
     std::vector<float> direction(kCount);
     static_cast<void>(muon_momentum_update(
-        shard.tensors(gradient), step_at(1), {.nesterov = false}, direction.data()));
+        shard.tensors(gradient), rule_step(1), {.nesterov = false}, direction.data()));
     const auto kept = shard.first;
     std::fill(direction.begin(), direction.end(), 1e9F);
     EXPECT_EQ(shard.first, kept);
   }
   Shard shard(initial_values());
-  const auto gradient = gradient_at(1);
+  const auto gradient = rule_gradient(1);
   const UpdateTensors tensors = shard.tensors(gradient);
   EXPECT_THROW(
       static_cast<void>(
-          muon_momentum_update(tensors, step_at(1), {}, static_cast<float*>(tensors.first.data))),
+          muon_momentum_update(tensors, rule_step(1), {}, static_cast<float*>(tensors.first.data))),
       CheckFailure);
 }
 
@@ -197,7 +197,7 @@ TEST(UpdateRules, RefuseAStateThatIsNotThere) {
 
 TEST(UpdateRules, RefuseAnEightBitShardThatBeginsInsideABlock) {
   Shard shard(initial_values(), StateType::kInt8Block, StateType::kInt8Block);
-  const auto gradient = gradient_at(1);
+  const auto gradient = rule_gradient(1);
   UpdateTensors tensors = shard.tensors(gradient);
   tensors.first_index = 100;
   EXPECT_THROW(static_cast<void>(adamw_update(tensors, {}, {})), CheckFailure);
@@ -205,7 +205,7 @@ TEST(UpdateRules, RefuseAnEightBitShardThatBeginsInsideABlock) {
 
 TEST(UpdateRules, RefuseToCountStepsFromZero) {
   Shard shard(initial_values());
-  const auto gradient = gradient_at(1);
+  const auto gradient = rule_gradient(1);
   EXPECT_THROW(
       static_cast<void>(adamw_update(shard.tensors(gradient), {.step = 0}, {})), CheckFailure);
 }

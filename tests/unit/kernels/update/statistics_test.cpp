@@ -10,7 +10,7 @@ using test::normal_values;
 using test::Shard;
 using test::widened;
 
-UpdateStep step_at(std::int64_t t) {
+UpdateStep statistics_step(std::int64_t t) {
   return {.learning_rate = 1e-2, .gradient_scale = 0.5, .step = t, .seed = 2};
 }
 
@@ -92,12 +92,13 @@ TEST(UpdateStatistics, OfAdamWAreTheSumsOverWhatPassesThrough) {
     auto wide = widened(shard.parameter);
     for (std::int64_t t = 1; t <= 2; ++t) {
       const auto gradient = cast<float>(normal_values(static_cast<std::uint64_t>(7 + t), count));
-      const UpdateStatistics sums = adamw_update(shard.tensors(gradient), step_at(t), factors);
+      const UpdateStatistics sums =
+          adamw_update(shard.tensors(gradient), statistics_step(t), factors);
       Expected expected;
       for (std::size_t i = 0; i < wide.size(); ++i) {
         const double g = 0.5 * static_cast<double>(gradient[i]);
         const double before = wide[i].v;
-        wide[i].adamw(g, step_at(t), factors);
+        wide[i].adamw(g, statistics_step(t), factors);
         expected.add(wide[i].p, g);
         expected.add_first(wide[i].m, g);
         expected.add_second(
@@ -118,12 +119,12 @@ TEST(UpdateStatistics, OfRmsPropHaveNoMomentum) {
     Expected expected;
     for (std::size_t i = 0; i < wide.size(); ++i) {
       const double g = 0.5 * static_cast<double>(gradient[i]);
-      wide[i].rmsprop(g, step_at(1), factors);
+      wide[i].rmsprop(g, statistics_step(1), factors);
       expected.add(wide[i].p, g);
       expected.add_second(0, wide[i].v, g, 1, factors.epsilon);
       expected.add_update(wide[i].update);
     }
-    expected.check(rmsprop_update(shard.tensors(gradient), step_at(1), factors));
+    expected.check(rmsprop_update(shard.tensors(gradient), statistics_step(1), factors));
   }
 }
 
@@ -138,16 +139,16 @@ TEST(UpdateStatistics, OfMomentumAndSgdHaveNoSecondMoment) {
   Expected expected_plain;
   for (std::size_t i = 0; i < wide.size(); ++i) {
     const double g = 0.5 * static_cast<double>(gradient[i]);
-    wide[i].momentum(g, step_at(1), factors);
+    wide[i].momentum(g, statistics_step(1), factors);
     expected.add(wide[i].p, g);
     expected.add_first(wide[i].m, g);
     expected.add_update(wide[i].update);
-    wide_plain[i].sgd(g, step_at(1));
+    wide_plain[i].sgd(g, statistics_step(1));
     expected_plain.add(wide_plain[i].p, g);
     expected_plain.add_update(wide_plain[i].update);
   }
-  expected.check(momentum_update(shard.tensors(gradient), step_at(1), factors));
-  expected_plain.check(sgd_update(plain.tensors(gradient), step_at(1)));
+  expected.check(momentum_update(shard.tensors(gradient), statistics_step(1), factors));
+  expected_plain.check(sgd_update(plain.tensors(gradient), statistics_step(1)));
 }
 
 TEST(UpdateStatistics, OfMuonMomentumGiveTheCosineOfMomentumAndGradient) {
@@ -155,7 +156,7 @@ TEST(UpdateStatistics, OfMuonMomentumGiveTheCosineOfMomentumAndGradient) {
   const auto gradient = cast<float>(normal_values(12, 700));
   std::vector<float> direction(700);
   const UpdateStatistics sums =
-      muon_momentum_update(shard.tensors(gradient), step_at(1), {}, direction.data());
+      muon_momentum_update(shard.tensors(gradient), statistics_step(1), {}, direction.data());
   EXPECT_NEAR(
       sums.momentum_gradient_sum / std::sqrt(sums.momentum_squared_sum * sums.gradient_squared_sum),
       1,
@@ -167,7 +168,7 @@ TEST(UpdateStatistics, RmsOfTheFirstStepIsOne) {
   // StableAdamW's RMS_t of a gradient that is like its own average.
   Shard shard(std::vector<float>(1000, 0));
   const auto gradient = cast<float>(normal_values(13, 1000, 1e-3));
-  const UpdateStatistics sums = adamw_update(shard.tensors(gradient), step_at(1), {});
+  const UpdateStatistics sums = adamw_update(shard.tensors(gradient), statistics_step(1), {});
   EXPECT_NEAR(std::sqrt(sums.staleness_sum / 1000), 1, 1e-4);  // reciprocals of 14 bits
 }
 
@@ -175,9 +176,9 @@ TEST(UpdateStatistics, DecayOfTheSecondMomentCanBeReadOff) {
   // Without gradients v only decays: after / before = beta2, the saturation.
   Shard shard(std::vector<float>(1000, 0));
   static_cast<void>(
-      adamw_update(shard.tensors(cast<float>(normal_values(14, 1000))), step_at(1), {}));
+      adamw_update(shard.tensors(cast<float>(normal_values(14, 1000))), statistics_step(1), {}));
   const UpdateStatistics sums =
-      adamw_update(shard.tensors(std::vector<float>(1000, 0)), step_at(2), {});
+      adamw_update(shard.tensors(std::vector<float>(1000, 0)), statistics_step(2), {});
   EXPECT_NEAR(sums.second_moment_sum / sums.second_moment_before_sum, 0.999, 1e-6);
   EXPECT_EQ(sums.staleness_sum, 0);
 }
@@ -208,10 +209,10 @@ TEST(UpdateStatistics, ShardsAddUp) {
   Shard whole(cast<float>(normal_values(16, 900)));
   Shard parts = whole;
   const auto gradient = cast<float>(normal_values(17, 900));
-  const UpdateStatistics all = adamw_update(whole.tensors(gradient), step_at(1), {});
+  const UpdateStatistics all = adamw_update(whole.tensors(gradient), statistics_step(1), {});
   UpdateStatistics sum;
-  sum.add(adamw_update(parts.tensors(gradient, 0, 333), step_at(1), {}));
-  sum.add(adamw_update(parts.tensors(gradient, 333), step_at(1), {}));
+  sum.add(adamw_update(parts.tensors(gradient, 0, 333), statistics_step(1), {}));
+  sum.add(adamw_update(parts.tensors(gradient, 333), statistics_step(1), {}));
   EXPECT_NEAR(sum.update_squared_sum, all.update_squared_sum, 1e-6 * all.update_squared_sum);
   EXPECT_NEAR(sum.staleness_sum, all.staleness_sum, 1e-6 * all.staleness_sum);
   EXPECT_EQ(sum.parameter_abs_max, all.parameter_abs_max);

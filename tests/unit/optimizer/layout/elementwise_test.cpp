@@ -7,7 +7,7 @@
 namespace muster::optimizer {
 namespace {
 
-BufferPlan planned(const Routing& routing, int ranks, std::int64_t granularity) {
+BufferPlan plan_elementwise(const Routing& routing, int ranks, std::int64_t granularity) {
   OptimizerOptions options;
   options.cut_granularity = granularity;
   return plan_buffer(routing, options, kElementwise, ranks);
@@ -16,7 +16,8 @@ BufferPlan planned(const Routing& routing, int ranks, std::int64_t granularity) 
 TEST(ElementwiseLayout, SharesDifferByLessThanTwoGrains) {
   const Routing routing = routed({{10007}, {123, 457}, {5003}}, Rule::kAdamW);
   for (const int ranks : {2, 3, 7, 13}) {
-    const std::vector<std::size_t> counts = planned(routing, ranks, 64).buckets.at(0).counts;
+    const std::vector<std::size_t> counts =
+        plan_elementwise(routing, ranks, 64).buckets.at(0).counts;
     const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
     EXPECT_LE(*most - *least, 2U * 64) << ranks;
   }
@@ -24,7 +25,7 @@ TEST(ElementwiseLayout, SharesDifferByLessThanTwoGrains) {
 
 TEST(ElementwiseLayout, PadsOnlyToTheStartOfTheNextParameter) {
   const Routing routing = routed({{33}, {64}, {1}}, Rule::kAdamW);
-  EXPECT_EQ(planned(routing, 5, 256).size, 64U + 64U + 32U);
+  EXPECT_EQ(plan_elementwise(routing, 5, 256).size, 64U + 64U + 32U);
 }
 
 TEST(ElementwiseLayout, CutsExpertParametersAtGrainsFromEachExpert) {
@@ -45,7 +46,7 @@ TEST(ElementwiseLayout, CutsExpertParametersAtGrainsFromEachExpert) {
 
 TEST(ElementwiseLayout, MoreRanksThanGrainsLeaveSomeWithNothing) {
   const Routing routing = routed({{600}}, Rule::kAdamW);
-  const BufferPlan plan = planned(routing, 8, 256);
+  const BufferPlan plan = plan_elementwise(routing, 8, 256);
   std::size_t stored = 0;
   for (const auto& shards : plan.shards) {
     stored += shards.empty() ? 0U : 1U;

@@ -6,7 +6,8 @@
 namespace muster::optimizer {
 namespace {
 
-BufferPlan planned(const Routing& routing, Layout layout, int ranks, std::size_t bucket_bytes = 0) {
+BufferPlan plan_flat(
+    const Routing& routing, Layout layout, int ranks, std::size_t bucket_bytes = 0) {
   OptimizerOptions options;
   options.layout = layout;
   options.bucket_bytes = bucket_bytes;
@@ -27,8 +28,8 @@ TEST(FlatLayout, CutsFewerMatricesThanThereAreRanksWhateverTheBuckets) {
   const Routing routing = routed(kUneven, Rule::kMuon);
   for (const Layout layout : {Layout::kFlatRedundant, Layout::kFlatOwner}) {
     for (const int ranks : {1, 2, 3, 4, 7}) {
-      const BufferPlan one = planned(routing, layout, ranks);
-      const BufferPlan many = planned(routing, layout, ranks, 1);
+      const BufferPlan one = plan_flat(routing, layout, ranks);
+      const BufferPlan many = plan_flat(routing, layout, ranks, 1);
       EXPECT_LE(cut_matrices(one), static_cast<std::size_t>(ranks - 1));
       EXPECT_EQ(cut_matrices(many), cut_matrices(one));
       EXPECT_GT(many.buckets.size(), one.buckets.size());
@@ -38,7 +39,7 @@ TEST(FlatLayout, CutsFewerMatricesThanThereAreRanksWhateverTheBuckets) {
 
 TEST(FlatLayout, ShardsAreEvenOverAllBucketsTogether) {
   const Routing routing = routed(kUneven, Rule::kMuon);
-  const BufferPlan plan = planned(routing, Layout::kFlatOwner, 5, 4000);
+  const BufferPlan plan = plan_flat(routing, Layout::kFlatOwner, 5, 4000);
   std::vector<std::size_t> stored(5, 0);
   for (const Bucket& bucket : plan.buckets) {
     for (std::size_t rank = 0; rank < stored.size(); ++rank) {
@@ -51,7 +52,7 @@ TEST(FlatLayout, ShardsAreEvenOverAllBucketsTogether) {
 
 TEST(FlatLayout, AMatrixLongerThanAShardHasSeveralHolders) {
   const Routing routing = routed({{64, 64}}, Rule::kMuon);
-  const BufferPlan plan = planned(routing, Layout::kFlatRedundant, 8);
+  const BufferPlan plan = plan_flat(routing, Layout::kFlatRedundant, 8);
   ASSERT_EQ(plan.tasks.size(), 1U);
   EXPECT_EQ(plan.tasks[0].fragments.size(), 8U);
   EXPECT_EQ(plan.tasks[0].computing.size(), 8U);
@@ -59,7 +60,7 @@ TEST(FlatLayout, AMatrixLongerThanAShardHasSeveralHolders) {
 
 TEST(FlatLayout, EveryHolderOfACutMatrixWorksItOutWhenRedundant) {
   const Routing routing = routed({{32, 32}, {32, 32}, {32, 32}}, Rule::kMuon);
-  const BufferPlan plan = planned(routing, Layout::kFlatRedundant, 2);
+  const BufferPlan plan = plan_flat(routing, Layout::kFlatRedundant, 2);
   EXPECT_EQ(plan.tasks[1].computing, (std::vector<int>{0, 1}));
   EXPECT_TRUE(plan.tasks[1].moves);
   EXPECT_FALSE(plan.tasks[0].moves);
@@ -69,7 +70,7 @@ TEST(FlatLayout, EveryHolderOfACutMatrixWorksItOutWhenRedundant) {
 TEST(FlatLayout, TheHolderOfMostOfAMatrixOwnsIt) {
   // 4096 + 1024 elements in two shards of 2560: rank 0 has 2560 of the first matrix, rank 1 1536.
   const Routing routing = routed({{64, 64}, {32, 32}}, Rule::kMuon);
-  const BufferPlan plan = planned(routing, Layout::kFlatOwner, 2);
+  const BufferPlan plan = plan_flat(routing, Layout::kFlatOwner, 2);
   EXPECT_EQ(plan.tasks[0].computing, std::vector<int>{0});
   EXPECT_EQ(plan.tasks[1].computing, std::vector<int>{1});
 }
@@ -78,7 +79,7 @@ TEST(FlatLayout, EqualHoldersLeaveAMatrixToTheLessLoaded) {
   // Three shards of 4096: matrix 1 is halved between ranks 0 and 1, and rank 0 has matrix 0 alone;
   // rank 1 has nothing else that is whole.
   const Routing routing = routed({{32, 64}, {64, 64}, {64, 64}, {32, 64}}, Rule::kMuon);
-  const BufferPlan plan = planned(routing, Layout::kFlatOwner, 3);
+  const BufferPlan plan = plan_flat(routing, Layout::kFlatOwner, 3);
   ASSERT_EQ(plan.tasks[1].fragments.size(), 2U);
   ASSERT_EQ(plan.tasks[1].fragments[0].size, plan.tasks[1].fragments[1].size);
   EXPECT_EQ(plan.tasks[1].computing, std::vector<int>{1});
@@ -88,7 +89,7 @@ TEST(FlatLayout, EqualHoldersLeaveAMatrixToTheLessLoaded) {
 
 TEST(FlatLayout, CutsStacksInsideTheirMatrices) {
   const Routing routing = routed({{3, 32, 32}}, Rule::kMuon);
-  const BufferPlan plan = planned(routing, Layout::kFlatOwner, 2);
+  const BufferPlan plan = plan_flat(routing, Layout::kFlatOwner, 2);
   EXPECT_EQ(plan.tasks[0].fragments.size(), 1U);
   EXPECT_EQ(plan.tasks[1].fragments.size(), 2U);
 }

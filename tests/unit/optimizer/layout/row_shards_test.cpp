@@ -7,7 +7,7 @@
 namespace muster::optimizer {
 namespace {
 
-BufferPlan planned(const Routing& routing, int ranks) {
+BufferPlan plan_row_shards(const Routing& routing, int ranks) {
   OptimizerOptions options;
   options.layout = Layout::kRowShards;
   return plan_buffer(routing, options, kMatrices, ranks);
@@ -23,31 +23,32 @@ std::vector<std::size_t> stored(const BufferPlan& plan) {
 
 TEST(RowShards, EveryRankHasTheCeilingOfRowsOverRanksAndTheLastOnesTheRest) {
   // 18 rows over 8 ranks is the shape that once hung an all-to-all: 3 each, and nothing for two.
-  const BufferPlan plan = planned(routed({{18, 64}}, Rule::kMuon), 8);
+  const BufferPlan plan = plan_row_shards(routed({{18, 64}}, Rule::kMuon), 8);
   EXPECT_EQ(stored(plan), (std::vector<std::size_t>{192, 192, 192, 192, 192, 192, 0, 0}));
 }
 
 TEST(RowShards, AnEmptyShardStillHasAPlaceInEveryExchange) {
-  const BufferPlan plan = planned(routed({{18, 64}}, Rule::kMuon), 8);
+  const BufferPlan plan = plan_row_shards(routed({{18, 64}}, Rule::kMuon), 8);
   EXPECT_EQ(plan.buckets.at(0).counts.size(), 8U);
   EXPECT_EQ(plan.buckets.at(0).counts[7], 0U);
 }
 
 TEST(RowShards, EightBitStatesMoveTheCutToABlockBoundary) {
   // 100 rows of 48: a block of 256 elements and a row end together every 16 rows.
-  const BufferPlan plan = planned(routed({{100, 48}}, Rule::kMuon, StateType::kInt8Block), 3);
+  const BufferPlan plan =
+      plan_row_shards(routed({{100, 48}}, Rule::kMuon, StateType::kInt8Block), 3);
   EXPECT_EQ(stored(plan), (std::vector<std::size_t>{48 * 48, 48 * 48, 4 * 48}));
 }
 
 TEST(RowShards, AStackIsDealtOutByWholeMatrices) {
-  const BufferPlan plan = planned(routed({{5, 6, 7}}, Rule::kMuon), 3);
+  const BufferPlan plan = plan_row_shards(routed({{5, 6, 7}}, Rule::kMuon), 3);
   EXPECT_EQ(stored(plan), (std::vector<std::size_t>{84, 84, 42}));
   EXPECT_TRUE(std::none_of(
       plan.tasks.begin(), plan.tasks.end(), [](const MatrixTask& task) { return task.moves; }));
 }
 
 TEST(RowShards, OwnersAreDealtOutEvenlyByWork) {
-  const BufferPlan plan = planned(routed(std::vector<Shape>(12, {32, 32}), Rule::kMuon), 4);
+  const BufferPlan plan = plan_row_shards(routed(std::vector<Shape>(12, {32, 32}), Rule::kMuon), 4);
   for (const double flops : plan.newton_schulz_flops) {
     EXPECT_EQ(flops, plan.newton_schulz_flops[0]);
   }
@@ -57,13 +58,13 @@ TEST(RowShards, OwnersAreDealtOutEvenlyByWork) {
 }
 
 TEST(RowShards, AMatrixThatLiesOnOneRankStaysThere) {
-  const BufferPlan plan = planned(routed({{1, 512}, {64, 64}}, Rule::kMuon), 4);
+  const BufferPlan plan = plan_row_shards(routed({{1, 512}, {64, 64}}, Rule::kMuon), 4);
   EXPECT_EQ(plan.tasks[0].computing, std::vector<int>{0});
   EXPECT_FALSE(plan.tasks[0].moves);
 }
 
 TEST(RowShards, EveryParameterIsASegmentForItsShardsAreNeighboursOnlyInItself) {
-  const BufferPlan plan = planned(routed({{8, 8}, {8, 8}, {4, 8, 8}}, Rule::kMuon), 2);
+  const BufferPlan plan = plan_row_shards(routed({{8, 8}, {8, 8}, {4, 8, 8}}, Rule::kMuon), 2);
   ASSERT_EQ(plan.buckets.size(), 3U);
   EXPECT_EQ(plan.buckets[0].parameters, std::vector<std::size_t>{2});
 }

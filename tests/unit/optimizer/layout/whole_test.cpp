@@ -9,7 +9,7 @@
 namespace muster::optimizer {
 namespace {
 
-BufferPlan planned(const Routing& routing, int ranks, std::size_t bucket_bytes = 0) {
+BufferPlan plan_whole(const Routing& routing, int ranks, std::size_t bucket_bytes = 0) {
   OptimizerOptions options;
   options.bucket_bytes = bucket_bytes;
   return plan_buffer(routing, options, kMatrices, ranks);
@@ -23,7 +23,7 @@ TEST(WholeMatrices, NothingIsCutAndNothingMoves) {
   const Routing routing =
       routed({{4, 6}, {6, 4}, {5, 3, 7}, {8, 8}, {3, 2, 2}, {11, 4, 4}}, Rule::kMuon);
   for (const int ranks : {1, 2, 3, 5, 7, 16, 61}) {
-    for (const MatrixTask& task : planned(routing, ranks).tasks) {
+    for (const MatrixTask& task : plan_whole(routing, ranks).tasks) {
       EXPECT_EQ(task.fragments.size(), 1U);
       EXPECT_FALSE(task.moves);
     }
@@ -51,7 +51,7 @@ TEST(WholeMatrices, LoadIsWithinGrahamsBoundOfTheBestPossible) {
     const double bound = 4.0 / 3.0 - 1.0 / (3.0 * ranks);
     // Whole stacks are kept within 1.1 of the lower bound, which may exceed 4/3 - 1/3 for 1 rank.
     EXPECT_LE(
-        fullest(planned(routing, ranks)),
+        fullest(plan_whole(routing, ranks)),
         std::max(bound, kWholeStackSlack) * test::smallest_fullest_bin(costs, ranks) * (1 + 1e-12));
   }
 }
@@ -71,7 +71,7 @@ TEST(WholeMatrices, CountsTheBlocksOfAMatrixAndNotTheWhole) {
 
 TEST(WholeMatrices, ABucketIsOneSegmentOrderedByOwner) {
   const Routing routing = routed(std::vector<Shape>(12, {16, 16}), Rule::kMuon);
-  const BufferPlan plan = planned(routing, 3);
+  const BufferPlan plan = plan_whole(routing, 3);
   ASSERT_EQ(plan.buckets.size(), 1U);
   EXPECT_EQ(plan.buckets[0].counts, std::vector<std::size_t>(3, 4 * 256));
   std::vector<int> owners;
@@ -83,7 +83,7 @@ TEST(WholeMatrices, ABucketIsOneSegmentOrderedByOwner) {
 
 TEST(WholeMatrices, BucketsKeepParametersWholeAndMayBeUneven) {
   const Routing routing = routed({{16, 16}, {64, 64}, {16, 16}}, Rule::kMuon);
-  const BufferPlan plan = planned(routing, 2, 1);
+  const BufferPlan plan = plan_whole(routing, 2, 1);
   ASSERT_EQ(plan.buckets.size(), 3U);
   EXPECT_EQ(plan.buckets[1].parameters, std::vector<std::size_t>{1});
   EXPECT_EQ(*std::max_element(plan.buckets[1].counts.begin(), plan.buckets[1].counts.end()), 4096U);
@@ -91,19 +91,19 @@ TEST(WholeMatrices, BucketsKeepParametersWholeAndMayBeUneven) {
 
 TEST(WholeMatrices, KeepsStacksWholeAndInOneCollectiveWhenThatIsBalanced) {
   const Routing routing = routed(std::vector<Shape>(4, {4, 8, 8}), Rule::kMuon);
-  EXPECT_EQ(planned(routing, 2).buckets.size(), 1U);
+  EXPECT_EQ(plan_whole(routing, 2).buckets.size(), 1U);
 }
 
 TEST(WholeMatrices, SplitsAStackBetweenMatricesWhenItWouldOverloadItsOwner) {
   const Routing routing = routed({{4, 8, 8}}, Rule::kMuon);
-  const BufferPlan plan = planned(routing, 2);
+  const BufferPlan plan = plan_whole(routing, 2);
   EXPECT_EQ(plan.shards[0].at(0).size, 128U);
   EXPECT_EQ(plan.shards[1].at(0).parameter_begin, 128U);
 }
 
 TEST(WholeMatrices, ASplitStackIsASegmentOfItsOwn) {
   const Routing routing = routed({{64, 64}, {5, 64, 64}, {64, 64}}, Rule::kMuon);
-  const BufferPlan plan = planned(routing, 7);
+  const BufferPlan plan = plan_whole(routing, 7);
   const auto stack =
       std::find_if(plan.buckets.begin(), plan.buckets.end(), [](const Bucket& bucket) {
         return bucket.parameters == std::vector<std::size_t>{1};
@@ -114,7 +114,7 @@ TEST(WholeMatrices, ASplitStackIsASegmentOfItsOwn) {
 
 TEST(WholeMatrices, GivesNothingToRanksBeyondTheNumberOfMatrices) {
   const Routing routing = routed({{4, 4}, {6, 6}}, Rule::kMuon);
-  const BufferPlan plan = planned(routing, 5);
+  const BufferPlan plan = plan_whole(routing, 5);
   EXPECT_TRUE(plan.shards[4].empty());
   EXPECT_EQ(plan.newton_schulz_flops[4], 0.0);
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tests/support/floats.h"
 #include "tests/unit/optimizer/model.h"
 
 #include <gtest/gtest.h>
@@ -11,8 +12,8 @@
 namespace muster::optimizer {
 namespace {
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+using muster::test::kInfinityF;
+using muster::test::kNanF;
 
 void good_step(Optimizer& optimizer, int step, int slice) {
   add_slice_gradients(optimizer, step, slice);
@@ -26,8 +27,8 @@ TEST(Zero1Guard, ASkippedStepChangesNothingBitForBit) {
     good_step(*optimizer, 0, world.rank());
     const std::string before = everything(*optimizer);
     add_slice_gradients(*optimizer, 1, world.rank());
-    optimizer->find("wq")->gradient[3] = kNan;
-    optimizer->find("norm")->gradient[0] = kInfinity;
+    optimizer->find("wq")->gradient[3] = kNanF;
+    optimizer->find("norm")->gradient[0] = kInfinityF;
     ASSERT_TRUE(optimizer->reduce_gradients(soon()).ok());
     EXPECT_GT(optimizer->local_statistics().nonfinite_count, 0);
     ASSERT_TRUE(optimizer->apply(skip_step(), soon()).ok());
@@ -50,7 +51,7 @@ TEST(Zero1Guard, TrainingGoesOnAfterASkippedNanAsIfItHadNotBeen) {
       good_step(*optimizer, 0, world.rank());
     }
     add_slice_gradients(*hit, 1, world.rank());
-    hit->find("experts.up")->gradient[5] = kNan;
+    hit->find("experts.up")->gradient[5] = kNanF;
     ASSERT_TRUE(hit->reduce_gradients(soon()).ok());
     ASSERT_TRUE(hit->apply(skip_step(), soon()).ok());
     ASSERT_TRUE(hit->gather_parameters(soon()).ok());
@@ -90,7 +91,7 @@ TEST(Zero1Guard, SeesANanOfOneRankInEveryParameter) {
       SCOPED_TRACE(spec.name);
       const auto spoil = [&](Optimizer& optimizer, comm::Communicator& world) {
         if (world.rank() == culprit) {
-          optimizer.find(spec.name)->gradient.back() = kNan;
+          optimizer.find(spec.name)->gradient.back() = kNanF;
         }
       };
       EXPECT_GT(count_nonfinite(3, spoil), 0);
@@ -100,7 +101,7 @@ TEST(Zero1Guard, SeesANanOfOneRankInEveryParameter) {
 
 TEST(Zero1Guard, SeesInfinitiesOfOppositeSign) {
   const auto spoil = [](Optimizer& optimizer, comm::Communicator& world) {
-    optimizer.find("wk")->gradient[0] = world.rank() == 0 ? kInfinity : -kInfinity;
+    optimizer.find("wk")->gradient[0] = world.rank() == 0 ? kInfinityF : -kInfinityF;
   };
   EXPECT_GE(count_nonfinite(2, spoil), 2);
 }
@@ -114,7 +115,7 @@ TEST(Zero1Guard, SeesASumThatOverflowsOnlyInTheReduction) {
 
 TEST(Zero1Guard, SeesANonFiniteGradientOfAWorldOfOne) {
   const auto spoil = [](Optimizer& optimizer, comm::Communicator&) {
-    optimizer.find("tall")->gradient[0] = -kInfinity;
+    optimizer.find("tall")->gradient[0] = -kInfinityF;
   };
   EXPECT_EQ(count_nonfinite(1, spoil), 1);
 }
@@ -155,7 +156,7 @@ TEST(Zero1Guard, DigestsAreEqualUntilAReplicaDiverges) {
     const std::uint64_t before = optimizer->replica_digest();
     if (world.rank() == 2) {
       float& value = optimizer->find("wide")->value[1];
-      value = std::nextafter(value, kInfinity);
+      value = std::nextafter(value, kInfinityF);
     }
     const std::lock_guard lock{mutex};
     good[static_cast<std::size_t>(world.rank())] = before;

@@ -15,8 +15,8 @@
 namespace muster::optimizer {
 namespace {
 
-constexpr int kSlices = 8;
-constexpr int kSteps = 4;
+constexpr int kLayoutSlices = 8;
+constexpr int kLayoutSteps = 4;
 
 struct Outcome {
   std::vector<std::vector<float>> values;  // of every rank, and they must agree
@@ -32,11 +32,11 @@ Outcome train(int ranks, const std::vector<ParameterSpec>& specs, const Optimize
     ASSERT_NE(optimizer, nullptr);
     set_initial_values(*optimizer);
     ASSERT_TRUE(optimizer->gather_parameters(soon()).ok());
-    for (int step = 0; step < kSteps; ++step) {
-      for (int slice = world.rank(); slice < kSlices; slice += world.size()) {
+    for (int step = 0; step < kLayoutSteps; ++step) {
+      for (int slice = world.rank(); slice < kLayoutSlices; slice += world.size()) {
         add_slice_gradients(*optimizer, step, slice);
       }
-      finish_step(*optimizer, decide(1.0 / kSlices, 0.01));
+      finish_step(*optimizer, decide(1.0 / kLayoutSlices, 0.01));
     }
     const std::lock_guard lock{mutex};
     if (outcome.values.empty()) {
@@ -92,7 +92,7 @@ TEST_P(EveryLayout, OrthogonalisesEveryBlockOncePerStep) {
     }
     EXPECT_GE(expected, kReplicatedBlocks + kExpertBlocks);
   }
-  EXPECT_EQ(train(ranks, uneven_model(), options).newton_schulz_calls, expected * kSteps);
+  EXPECT_EQ(train(ranks, uneven_model(), options).newton_schulz_calls, expected * kLayoutSteps);
 }
 
 INSTANTIATE_TEST_SUITE_P(

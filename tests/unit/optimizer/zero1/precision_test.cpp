@@ -11,7 +11,7 @@
 namespace muster::optimizer {
 namespace {
 
-constexpr int kSlices = 8;
+constexpr int kPrecisionSlices = 8;
 
 std::vector<std::vector<float>> train(
     int ranks, const std::vector<ParameterSpec>& specs, const OptimizerOptions& options) {
@@ -22,10 +22,10 @@ std::vector<std::vector<float>> train(
     ASSERT_NE(optimizer, nullptr);
     set_initial_values(*optimizer);
     for (int step = 0; step < 3; ++step) {
-      for (int slice = world.rank(); slice < kSlices; slice += world.size()) {
+      for (int slice = world.rank(); slice < kPrecisionSlices; slice += world.size()) {
         add_slice_gradients(*optimizer, step, slice);
       }
-      finish_step(*optimizer, decide(1.0 / kSlices, 0.01));
+      finish_step(*optimizer, decide(1.0 / kPrecisionSlices, 0.01));
     }
     const std::lock_guard lock{mutex};
     if (values.empty()) {

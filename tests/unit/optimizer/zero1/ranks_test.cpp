@@ -8,8 +8,8 @@
 namespace muster::optimizer {
 namespace {
 
-constexpr int kSlices = 12;
-constexpr int kSteps = 5;
+constexpr int kRankSlices = 12;
+constexpr int kRankSteps = 5;
 
 // Trains the small model on the same slices, dealt out to `ranks`; every rank must see the same
 // end.
@@ -19,11 +19,11 @@ std::vector<std::vector<float>> train(int ranks) {
   run_ranks(ranks, [&](comm::Communicator& world) {
     const auto optimizer = make_optimizer(small_model(), small_options(), world, &world);
     set_initial_values(*optimizer);
-    for (int step = 0; step < kSteps; ++step) {
-      for (int slice = world.rank(); slice < kSlices; slice += world.size()) {
+    for (int step = 0; step < kRankSteps; ++step) {
+      for (int slice = world.rank(); slice < kRankSlices; slice += world.size()) {
         add_slice_gradients(*optimizer, step, slice);
       }
-      finish_step(*optimizer, decide(1.0 / kSlices, 0.01));
+      finish_step(*optimizer, decide(1.0 / kRankSlices, 0.01));
     }
     const std::lock_guard lock{mutex};
     seen.push_back(values_of(*optimizer));
@@ -50,7 +50,7 @@ TEST(Zero1Ranks, StatisticsAddUpToThoseOfOneRank) {
     std::fill(total.begin(), total.end(), 0.0);
     run_ranks(ranks, [&](comm::Communicator& world) {
       const auto optimizer = make_optimizer(small_model(), small_options(), world, &world);
-      for (int slice = world.rank(); slice < kSlices; slice += world.size()) {
+      for (int slice = world.rank(); slice < kRankSlices; slice += world.size()) {
         add_slice_gradients(*optimizer, 0, slice);
       }
       ASSERT_TRUE(optimizer->reduce_gradients(soon()).ok());

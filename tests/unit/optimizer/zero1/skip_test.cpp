@@ -15,11 +15,6 @@
 namespace muster::optimizer {
 namespace {
 
-void step_with(Optimizer& optimizer, int step, int slice) {
-  add_slice_gradients(optimizer, step, slice);
-  finish_step(optimizer, decide(1.0, 0.01));
-}
-
 class Skip : public ::testing::TestWithParam<std::tuple<Layout, StateType>> {};
 
 TEST_P(Skip, LeavesEveryByteAndTheNextStepAsIfTheBatchHadNotBeen) {

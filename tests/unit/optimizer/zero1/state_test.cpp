@@ -18,10 +18,10 @@ struct Piece {
   std::vector<std::byte> data;
 };
 
-using Saved = std::vector<std::pair<std::string, Piece>>;
+using SavedPieces = std::vector<std::pair<std::string, Piece>>;
 
-Saved save(Optimizer& optimizer) {
-  Saved saved;
+SavedPieces save(Optimizer& optimizer) {
+  SavedPieces saved;
   for (const TensorPiece& tensor : optimizer.state()) {
     saved.push_back(
         {tensor.name,

@@ -9,11 +9,6 @@
 namespace muster::optimizer {
 namespace {
 
-void step_with(Optimizer& optimizer, int step, int slice) {
-  add_slice_gradients(optimizer, step, slice);
-  finish_step(optimizer, decide(1.0, 0.01));
-}
-
 TEST(Zero1Statistics, OffLeaveTheSumsAtZero) {
   run_ranks(2, [](comm::Communicator& world) {
     for (const bool statistics : {true, false}) {

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -301,6 +302,19 @@ inline void put_rows(
     std::copy_n(
         shard.begin() + static_cast<std::ptrdiff_t>(i) * row, row, all.begin() + rows[i] * row);
   }
+}
+
+inline constexpr double kUnit = 0x1p-24;  // half an ulp of 1.0F
+
+// Of those that are finite: a row or head that sees nothing has -inf.
+inline double largest(const Floats& values) {
+  double result = 0;
+  for (const float value : values) {
+    if (std::isfinite(value)) {
+      result = std::max(result, std::abs(static_cast<double>(value)));
+    }
+  }
+  return result;
 }
 
 }  // namespace muster::parallel::test

@@ -13,19 +13,8 @@ using test::ContextCase;
 using test::ContextNumbers;
 using test::ContextResult;
 using test::Floats;
-
-constexpr double kUnit = 0x1p-24;
-
-// Of those that are finite: a row or head that sees nothing has -inf.
-double largest(const Floats& values) {
-  double result = 0;
-  for (const float value : values) {
-    if (std::isfinite(value)) {
-      result = std::max(result, std::abs(static_cast<double>(value)));
-    }
-  }
-  return result;
-}
+using test::kUnit;
+using test::largest;
 
 double difference(const Floats& a, const Floats& b) {
   EXPECT_EQ(a.size(), b.size());

@@ -12,8 +12,8 @@ using test::ContextCase;
 using test::ContextNumbers;
 using test::ContextResult;
 using test::Floats;
-
-constexpr double kUnit = 0x1p-24;
+using test::kUnit;
+using test::largest;
 
 ContextCase random_case(std::uint64_t seed) {
   Random random(seed);
@@ -44,14 +44,6 @@ ContextCase random_case(std::uint64_t seed) {
         .share_in_group = pick(0, 3) == 0};
   }
   return c;
-}
-
-double largest(const Floats& values) {
-  double result = 0;
-  for (const float value : values) {
-    result = std::max(result, std::isfinite(value) ? std::abs(static_cast<double>(value)) : 0.0);
-  }
-  return result;
 }
 
 // Largest difference over the largest value of `b`; NaN stays.

@@ -12,10 +12,6 @@ namespace muster::parallel::testing {
 
 namespace {
 
-std::size_t at(std::int64_t index) {
-  return static_cast<std::size_t>(index);
-}
-
 // Cumulative popularity of experts.
 std::vector<double> popularity(const EpShape& shape, Routing routing, FastRandom& random) {
   std::vector<double> weights(at(shape.experts), 0);

@@ -5,11 +5,16 @@
 
 #include <muster/parallel/experts/plan.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace muster::parallel::testing {
+
+constexpr std::size_t at(std::int64_t index) {
+  return static_cast<std::size_t>(index);
+}
 
 // xorshift64*: fuzzing draws hundreds of millions of numbers.
 class FastRandom {

@@ -12,10 +12,6 @@
 namespace muster::parallel::testing {
 namespace {
 
-std::size_t at(std::int64_t index) {
-  return static_cast<std::size_t>(index);
-}
-
 void expect_reference(const EpShape& shape, const EpPlan& plan, const ReferencePlan& reference) {
   EXPECT_EQ(plan.statistics.quota_steps, reference.steps);
   for (int rank = 0; rank < shape.ranks; ++rank) {

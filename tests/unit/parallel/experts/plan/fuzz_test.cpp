@@ -18,10 +18,6 @@ constexpr int kFraction = 1;
 #endif
 constexpr int kPerRouting = 80'000 / kFraction;
 
-std::size_t at(std::int64_t index) {
-  return static_cast<std::size_t>(index);
-}
-
 EpShape draw_shape(FastRandom& random) {
   constexpr int kPaddings[]{1, 1, 2, 3, 8, 13};
   EpShape shape;

@@ -14,10 +14,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::size_t at(std::int64_t index) {
-  return static_cast<std::size_t>(index);
-}
-
 EpShape shape_of(int ranks, int experts, int top_k, std::int64_t tokens_max) {
   EpShape shape;
   shape.ranks = ranks;

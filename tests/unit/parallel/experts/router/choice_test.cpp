@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Choice of experts by a router, and their gates.
+#include "tests/support/floats.h"
 #include "tests/unit/parallel/experts/router/case.h"
 
 #include <gmock/gmock.h>
@@ -12,15 +13,15 @@
 namespace muster::parallel {
 namespace {
 
+using muster::test::kInfinity;
+using muster::test::kNan;
+
 using test::all_options;
 using test::named;
 using test::normal_values;
 using test::Routed;
 using test::routed;
 using test::Values;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 RouterOptions options(
     std::int64_t experts,
