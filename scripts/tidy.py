@@ -67,6 +67,14 @@ CONFINED = {
 }
 # Time is a Clock (muster/common/clock.h), so that tests can set it.
 DIRECT_CLOCK = re.compile(r"\b(steady|system|high_resolution)_clock::now\(")
+# Text for machines must not listen to the locale of the program that calls: numbers go through
+# muster/common/text.h. Benchmarks, tests and examples print for people.
+LISTENS_TO_LOCALE = re.compile(
+    r"\b[io]?stringstream\b|\bstd::sto(d|f|ld|i|l|ll|ul|ull)\(|\b(strtod|strtof|strtold|atof)\("
+    r"|\bis(alnum|alpha|digit|lower|print|punct|space|upper|xdigit)\(|\bto(lower|upper)\("
+    r"|\bsetlocale\(|\bstd::locale\b|\bstd::put_time\b|\bstd::setprecision\b"
+    r'|"[^"]*%[-+ #0]*[\d*]*(\.[\d*]+)?l?[aefgAEFG]\b[^"]*"')
+LOCALE_EXEMPT = ("common/src/log.cpp", "examples/", *OUTSIDE)  # The log's pattern is spdlog's.
 BANNED_WORDS = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 NAMED_TEST = re.compile(r"`(tests/[\w./-]+\.cpp):(\w+)\.(\w+)`")
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]')
@@ -195,6 +203,9 @@ def main() -> int:
         for number, line in enumerate(lines, 1):
             if DIRECT_CLOCK.search(line) and not name.startswith(("common/", *OUTSIDE)):
                 violations.append(f"{name}:{number}: read the time from a Clock")
+            if (LISTENS_TO_LOCALE.search(line.partition("// ")[0]) and name.endswith((".h", ".cpp"))
+                    and not name.startswith(LOCALE_EXEMPT)):
+                violations.append(f"{name}:{number}: listens to the locale; see common/text.h")
             if BANNED_WORDS.search(line):
                 violations.append(f"{name}:{number}: unfinished work is an issue, not a comment")
         if name.endswith((".h", ".cpp")):

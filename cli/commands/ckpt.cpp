@@ -6,6 +6,7 @@
 
 #include <muster/checkpoint/checkpoint.h>
 #include <muster/common/clock.h>
+#include <muster/common/text.h>
 
 #include <CLI/CLI.hpp>
 
@@ -277,7 +278,10 @@ Expected<int> verify(const fs::path& folder) {
     const std::string name = info.path.filename().string();
     if (status.ok()) {
       std::printf(
-          "%s: intact, %s in %.2f s\n", name.c_str(), format_bytes(info.bytes).c_str(), took);
+          "%s: intact, %s in %s s\n",
+          name.c_str(),
+          format_bytes(info.bytes).c_str(),
+          fixed(took, 2).c_str());
     } else {
       ++damaged;
       std::printf("%s: DAMAGED: %s\n", name.c_str(), status.message().c_str());

@@ -6,6 +6,7 @@
 #include "cli/plan/model.h"
 #include "cli/plan/plan_json.h"
 
+#include <muster/common/text.h>
 #include <muster/optimizer/plan.h>
 
 #include <CLI/CLI.hpp>
@@ -13,10 +14,8 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <iomanip>
 #include <memory>
 #include <optional>
-#include <sstream>
 
 namespace muster::cli {
 
@@ -93,14 +92,11 @@ Expected<std::vector<Layout>> layouts_of(const PlanFlags& flags, const PlannedMo
 
 // "7.24e9", or all digits of a small one.
 std::string count_text(double count) {
-  std::ostringstream text;
   if (count < 1e6) {
-    text << static_cast<std::int64_t>(count);
-    return text.str();
+    return std::to_string(static_cast<std::int64_t>(count));
   }
   const int exponent = static_cast<int>(std::floor(std::log10(count)));
-  text << std::fixed << std::setprecision(2) << count / std::pow(10.0, exponent) << 'e' << exponent;
-  return text.str();
+  return concat(fixed(count / std::pow(10.0, exponent), 2), 'e', exponent);
 }
 
 std::string headline(const PlannedModel& model, int ranks, int expert_ranks) {
@@ -112,16 +108,25 @@ std::string headline(const PlannedModel& model, int ranks, int expert_ranks) {
     }
     elements += size;
   }
-  std::ostringstream text;
-  text << model.name << ": " << count_text(elements) << " parameters in " << model.specs.size()
-       << (model.specs.size() == 1 ? " tensor" : " tensors") << ", " << ranks
-       << (ranks == 1 ? " rank" : " ranks");
+  std::string text = concat(
+      model.name,
+      ": ",
+      count_text(elements),
+      " parameters in ",
+      model.specs.size(),
+      model.specs.size() == 1 ? " tensor" : " tensors",
+      ", ",
+      ranks,
+      ranks == 1 ? " rank" : " ranks");
   if (expert_ranks != ranks) {
-    text << ", experts in " << ranks / expert_ranks << " parts on " << expert_ranks
-         << (expert_ranks == 1 ? " rank each" : " ranks each");
+    text += concat(
+        ", experts in ",
+        ranks / expert_ranks,
+        " parts on ",
+        expert_ranks,
+        expert_ranks == 1 ? " rank each" : " ranks each");
   }
-  text << "\n\n";
-  return text.str();
+  return text + "\n\n";
 }
 
 Status print_plan(const PlanFlags& flags) {

@@ -5,6 +5,7 @@
 #include "cli/text/units.h"
 
 #include <muster/common/clock.h>
+#include <muster/common/text.h>
 #include <muster/store/query.h>
 
 #include <CLI/CLI.hpp>
@@ -43,9 +44,7 @@ std::string format_loss(double loss) {
   if (std::isnan(loss)) {
     return "-";
   }
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.4f", loss);
-  return text.data();
+  return fixed(loss, 4);
 }
 
 void print_runs(const std::vector<store::RunInfo>& runs) {

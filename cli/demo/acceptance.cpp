@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/demo/acceptance.h"
 
+#include <muster/common/text.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -8,12 +10,6 @@
 namespace muster::demo {
 
 namespace {
-
-std::string fixed(double value, int digits) {
-  char text[48];
-  std::snprintf(text, sizeof(text), "%.*f", digits, value);
-  return text;
-}
 
 // 1234567 -> "1 234 567"
 std::string grouped(std::int64_t value) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/demo/status_line.h"
 
+#include <muster/common/text.h>
+
 #include <cmath>
 #include <cstdio>
 
@@ -14,18 +16,21 @@ constexpr std::size_t kWidthMax = 110;
 }  // namespace
 
 std::string status_text(const Glimpse& glimpse, std::int64_t steps, int ranks) {
-  char text[160];
-  std::snprintf(
-      text,
-      sizeof(text),
-      "step %lld/%lld  loss %.3f  %lld tokens/s  %d/%d ranks  ",
-      static_cast<long long>(glimpse.step) + 1,
-      static_cast<long long>(steps),
-      glimpse.loss,
+  return concat(
+      "step ",
+      glimpse.step + 1,
+      '/',
+      steps,
+      "  loss ",
+      fixed(glimpse.loss, 3),
+      "  ",
       std::llround(glimpse.tokens_per_second),
+      " tokens/s  ",
       glimpse.ranks_alive,
-      ranks);
-  return text + glimpse.last_event;
+      '/',
+      ranks,
+      " ranks  ",
+      glimpse.last_event);
 }
 
 void StatusLine::show(const std::string& text) {

@@ -4,12 +4,12 @@
 #include "cli/text/table.h"
 #include "cli/text/units.h"
 
+#include <muster/common/text.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <iomanip>
 #include <numeric>
-#include <sstream>
 
 namespace muster::cli {
 
@@ -23,12 +23,6 @@ using optimizer::RegionCost;
 // Uneven memory that is not worth an exchange in every step.
 constexpr double kMemorySlack = 1.05;
 constexpr std::size_t kLineWidth = 92;
-
-std::string fixed(double value, int digits) {
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(digits) << value;
-  return text.str();
-}
 
 std::string bytes_text(double bytes) {
   return format_bytes(std::llround(bytes));
@@ -82,10 +76,15 @@ const PlanReport* find(std::span<const PlanReport> reports, Layout layout) {
 
 // Lines of at most kLineWidth.
 std::string wrapped(const std::string& text) {
-  std::istringstream words{text};
   std::string out;
   std::string line;
-  for (std::string word; words >> word;) {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find_first_of(" \n", at), text.size());
+    const std::string word = text.substr(at, end - at);
+    at = end + 1;
+    if (word.empty()) {
+      continue;
+    }
     if (!line.empty() && line.size() + 1 + word.size() > kLineWidth) {
       out += line + "\n";
       line.clear();

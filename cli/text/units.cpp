@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/text/units.h"
 
+#include <muster/common/text.h>
+
 #include <array>
-#include <cstdio>
 
 namespace muster::cli {
 
@@ -17,9 +18,7 @@ std::string format_bytes(std::int64_t bytes) {
     value /= 1024.0;
     ++unit;
   }
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f %s", value, kUnits[unit]);
-  return text.data();
+  return fixed(value, 1) + " " + kUnits[unit];
 }
 
 std::string format_age(std::chrono::nanoseconds age) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/src/exposition.h"
 
+#include <muster/common/text.h>
+
 #include <array>
 #include <cmath>
-#include <cstdio>
 
 namespace muster::collector {
 
@@ -44,9 +45,7 @@ std::string to_number(double value) {
   if (std::isinf(value)) {
     return value > 0 ? "+Inf" : "-Inf";
   }
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.12g", value);
-  return text.data();
+  return general(value, 12);
 }
 
 }  // namespace

@@ -55,6 +55,26 @@ void append_floating(std::string& out, double value) {
 
 }  // namespace text_detail
 
+namespace {
+
+std::string formatted(double value, std::chars_format format, int digits) {
+  // The largest double has 309 digits before its point.
+  std::string text(static_cast<std::size_t>(digits) + 330, ' ');
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value, format, digits);
+  text.resize(static_cast<std::size_t>(end.ptr - text.data()));
+  return text;
+}
+
+}  // namespace
+
+std::string fixed(double value, int digits) {
+  return formatted(value, std::chars_format::fixed, digits);
+}
+
+std::string general(double value, int digits) {
+  return formatted(value, std::chars_format::general, digits);
+}
+
 template <typename T>
 std::optional<T> parse(std::string_view text) {
   T value{};

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <muster/common/text.h>
 #include <muster/optimizer/newton_schulz_sets.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
 #include <initializer_list>
 #include <optional>
 
@@ -142,9 +142,7 @@ std::optional<double> offender(std::span<const NewtonSchulzStep> coefficients) {
 }
 
 std::string number(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.6g", value);
-  return text.data();
+  return general(value, 6);
 }
 
 // Why a published set that needs another normalisation is not on offer; null for other names.

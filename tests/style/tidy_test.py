@@ -20,6 +20,13 @@ CASES = {
     "a mutex that clang cannot check": ({"agent/src/b.cpp": "#include <mutex>\n"}, "confined"),
     "a clock that no test can set": (
         {"agent/src/b.cpp": "auto t = std::chrono::steady_clock::now();\n"}, "from a Clock"),
+    "a stream that listens to the locale": (
+        {"agent/src/b.cpp": "std::ostringstream text;\n"}, "listens to the locale"),
+    "a printed number that listens to it": (
+        {"agent/src/b.cpp": 'std::printf("%s took %.3f s", name, s);\n'}, "listens to the locale"),
+    "a printed text": ({"agent/src/b.cpp": 'std::printf("100 %% of %s, %d", name, n);\n'}, None),
+    "a parser that listens to it": (
+        {"agent/src/b.cpp": "double x = std::stod(text);\n"}, "listens to the locale"),
     "a stray protobuf header": ({"agent/src/b.cpp": '#include "telemetry.pb.h"\n'}, "confined"),
     "a file too long": ({"common/src/b.cpp": "int x;\n" * 501}, "501 lines"),
     "a function too long": ({"common/src/b.cpp": LONG_FUNCTION}, "function of 83 lines"),

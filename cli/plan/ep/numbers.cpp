@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/plan/ep/numbers.h"
 
+#include <muster/common/text.h>
+
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <string_view>
 
 namespace muster::cli {
 
 std::string decimal(double value, int digits) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), "%.*f", digits, value);
-  return text.data();
+  return fixed(value, digits);
 }
 
 namespace {
@@ -93,11 +92,7 @@ Expected<parallel::EpBalanceMode> parse_balance_mode(const std::string& text) {
 }
 
 std::string describe_planner(const parallel::EpShape& shape, const parallel::EpBalance& balance) {
-  const auto plain = [](double value) {
-    std::array<char, 32> text{};
-    std::snprintf(text.data(), text.size(), "%g", value);
-    return std::string{text.data()};
-  };
+  const auto plain = [](double value) { return general(value, 6); };
   std::string text;
   switch (balance.mode) {
     case parallel::EpBalanceMode::kNone:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <muster/common/text.h>
 #include <muster/detect/expert_imbalance_detector.h>
 
 #include <cmath>
-#include <cstdio>
 #include <string>
 
 namespace muster::detect {
@@ -46,21 +46,22 @@ std::vector<Finding> ExpertImbalanceDetector::observe(const StepObservation& obs
       finding.severity = Severity::kWarning;
       finding.step = observation.step;
       finding.subject = "layer " + std::to_string(seen.layer);
-      char text[320];
-      std::snprintf(
-          text,
-          sizeof(text),
-          "the busiest rank of expert layer %d has %.3g times the mean load, usually %.3g (%.1f "
-          "robust deviations, %d steps in a row up to step %lld), while the experts' own imbalance "
-          "maxvio %.3g is as usual: busy experts lie on one rank; place or copy them elsewhere",
+      finding.reason = concat(
+          "the busiest rank of expert layer ",
           seen.layer,
-          seen.rank_imbalance,
-          layer.rho.median(),
-          z,
+          " has ",
+          general(seen.rank_imbalance, 3),
+          " times the mean load, usually ",
+          general(layer.rho.median(), 3),
+          " (",
+          fixed(z, 1),
+          " robust deviations, ",
           options_.steps,
-          static_cast<long long>(observation.step),
-          seen.maxvio);
-      finding.reason = text;
+          " steps in a row up to step ",
+          observation.step,
+          "), while the experts' own imbalance maxvio ",
+          general(seen.maxvio, 3),
+          " is as usual: busy experts lie on one rank; place or copy them elsewhere");
       finding.inputs = {
           {"layer", static_cast<double>(seen.layer)},
           {"rank_imbalance", seen.rank_imbalance},

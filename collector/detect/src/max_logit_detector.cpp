@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <muster/common/text.h>
 #include <muster/detect/max_logit_detector.h>
 
 #include <cmath>
-#include <cstdio>
 #include <string>
 
 namespace muster::detect {
@@ -49,16 +49,15 @@ void MaxLogitDetector::judge(
   finding.severity = Severity::kWarning;
   finding.step = step;
   finding.subject = "layer " + std::to_string(logit.layer) + " head " + std::to_string(logit.head);
-  char text[160];
-  std::snprintf(
-      text,
-      sizeof(text),
-      "max attention logit of %s is %.4g at step %lld, above tau %.4g",
-      finding.subject.c_str(),
-      logit.value,
-      static_cast<long long>(step),
-      options_.tau);
-  finding.reason = text;
+  finding.reason = concat(
+      "max attention logit of ",
+      finding.subject,
+      " is ",
+      general(logit.value, 4),
+      " at step ",
+      step,
+      ", above tau ",
+      general(options_.tau, 4));
   finding.inputs = {
       {"value", logit.value},
       {"tau", options_.tau},

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <muster/common/text.h>
 #include <muster/detect/rank_liveness.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <string>
 
 namespace muster::detect {
@@ -87,16 +87,15 @@ std::vector<Finding> RankLiveness::judge(MonotonicTime now) {
     finding.severity = Severity::kError;
     finding.step = state.step;
     finding.subject = "rank " + std::to_string(rank);
-    char text[160];
-    std::snprintf(
-        text,
-        sizeof(text),
-        "rank %d was silent for %.1f s (allowed %.1f s), last at step %lld",
+    finding.reason = concat(
+        "rank ",
         rank,
-        seconds(silence),
-        seconds(allowed),
-        static_cast<long long>(state.step));
-    finding.reason = text;
+        " was silent for ",
+        fixed(seconds(silence), 1),
+        " s (allowed ",
+        fixed(seconds(allowed), 1),
+        " s), last at step ",
+        state.step);
     finding.inputs = {
         {"rank", static_cast<double>(rank)},
         {"silence_seconds", seconds(silence)},
@@ -130,15 +129,15 @@ void RankLiveness::judge_progress(MonotonicTime now, std::vector<Finding>& findi
   finding.severity = Severity::kError;
   finding.step = step_;
   finding.subject = "job";
-  char text[120];
-  std::snprintf(
-      text,
-      sizeof(text),
-      "no step after step %lld for %.1f s (allowed %.1f s)",
-      static_cast<long long>(step_),
-      seconds(stall),
-      seconds(allowed));
-  finding.reason = text + lagging;
+  finding.reason = concat(
+      "no step after step ",
+      step_,
+      " for ",
+      fixed(seconds(stall), 1),
+      " s (allowed ",
+      fixed(seconds(allowed), 1),
+      " s)",
+      lagging);
   finding.inputs = {
       {"stall_seconds", seconds(stall)},
       {"allowed_seconds", seconds(allowed)},

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <muster/common/text.h>
 #include <muster/detect/reach_detector.h>
 
 #include <cstddef>
-#include <cstdio>
 #include <string>
 
 namespace muster::detect {
@@ -20,9 +20,7 @@ struct Place {
 };
 
 std::string percent(double share) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.3g %%", 100 * share);
-  return text;
+  return general(100 * share, 3) + " %";
 }
 
 Finding describe(const Place& place, std::int64_t step, const ReachOptions& options) {

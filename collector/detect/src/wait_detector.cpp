@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <muster/common/text.h>
 #include <muster/detect/wait_detector.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <string>
 
 namespace muster::detect {
@@ -52,21 +52,20 @@ Finding describe(
   finding.severity = Severity::kWarning;
   finding.step = step;
   finding.subject = "EP rank " + std::to_string(column);
-  char text[280];
-  std::snprintf(
-      text,
-      sizeof(text),
-      "EP rank %zu is waited for %.3g ms a step, the others %.3g ms (median, MAD %.2g ms), %d "
-      "steps "
-      "in a row up to step %lld: it is the straggler; compare its compute time and look at its "
-      "machine",
+  finding.reason = concat(
+      "EP rank ",
       column,
-      1e3 * seconds,
-      1e3 * others.median,
-      1e3 * others.mad,
+      " is waited for ",
+      general(1e3 * seconds, 3),
+      " ms a step, the others ",
+      general(1e3 * others.median, 3),
+      " ms (median, MAD ",
+      general(1e3 * others.mad, 2),
+      " ms), ",
       options.steps,
-      static_cast<long long>(step));
-  finding.reason = text;
+      " steps in a row up to step ",
+      step,
+      ": it is the straggler; compare its compute time and look at its machine");
   finding.inputs = {
       {"ep_rank", static_cast<double>(column)},
       {"wait_seconds", seconds},

@@ -2,6 +2,8 @@
 // Checks of an attention layer before QK-clip may scale it.
 #include "optimizer/src/guards/qk_clip_rows.h"
 
+#include <muster/common/text.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -45,7 +47,7 @@ Status LayerCheck::numbers() const {
         "would do nothing. The norm bounds the logits already; leave the threshold at 0");
   }
   if (!(layer.alpha >= 0 && layer.alpha <= 1)) {
-    return refuse("alpha must be in [0, 1], got " + std::to_string(layer.alpha));
+    return refuse("alpha must be in [0, 1], got " + fixed(layer.alpha, 6));
   }
   if (layer.query_row_begin < 0 || layer.key_row_begin < 0 || layer.group_stride < 0) {
     return refuse("row numbers must not be negative");

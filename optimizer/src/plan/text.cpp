@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <array>
-#include <iomanip>
 #include <numeric>
-#include <sstream>
 
 namespace muster::optimizer {
 namespace {
@@ -18,12 +16,6 @@ using Scale = std::array<const char*, 6>;
 constexpr Scale kBytes{"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
 constexpr Scale kFlops{"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"};
 constexpr Scale kCount{"", " k", " M", " G", " T", " P"};
-
-std::string fixed(double value, int digits) {
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(digits) << value;
-  return text.str();
-}
 
 // Three digits or more, and the unit that keeps the number below `base`.
 std::string scaled(double value, double base, const Scale& units, const char* gap) {
@@ -100,18 +92,21 @@ constexpr std::array kQuantities{
     Quantity{"sent: row norms", false, [](const RankCost& c) { return c.traffic.agc; }},
     Quantity{"sent in all", false, sent_by}};
 
-void add_line(
-    std::ostream& out, const std::string& label, const std::array<std::string, 4>& cells) {
-  out << "  " << std::left << std::setw(16) << label << std::right;
+std::string padding(std::size_t width, const std::string& text) {
+  return std::string(width - std::min(width, text.size()), ' ');
+}
+
+void add_line(std::string& out, const std::string& label, const std::array<std::string, 4>& cells) {
+  out += "  " + label + padding(16, label);
   for (const std::string& cell : cells) {
-    out << std::setw(14) << cell;
+    out += padding(14, cell) + cell;
   }
-  out << '\n';
+  out += '\n';
 }
 
 // One line per quantity that some rank has any of.
 std::string table(const std::vector<RankCost>& cost) {
-  std::ostringstream out;
+  std::string out;
   add_line(out, "per rank", {"lightest", "median", "heaviest", "max / mean"});
   for (const Quantity& quantity : kQuantities) {
     Values values(cost.size());
@@ -131,7 +126,7 @@ std::string table(const std::vector<RankCost>& cost) {
          show(values.back()),
          fixed(values.back() / mean, 2)});
   }
-  return out.str();
+  return out;
 }
 
 // The largest load against what each rank would have if the work were neither uneven nor repeated.
@@ -146,22 +141,35 @@ double fullest_over_ideal(const RegionCost& region) {
 }
 
 std::string headline(const RegionCost& region) {
-  std::ostringstream out;
-  const double padding = 100.0 * static_cast<double>(region.padding_elements) /
-                         static_cast<double>(std::max<std::int64_t>(region.elements, 1));
-  out << '\n'
-      << region.name << ", held by " << plural(region.ranks, "rank", "ranks") << "\n  "
-      << plural(region.parameters, "parameter", "parameters") << ", "
-      << plural(region.elements, "element", "elements") << ", " << std::setprecision(2) << padding
-      << " % padding, " << plural(region.collectives, "collective", "collectives") << " a step\n";
+  const double padded = 100.0 * static_cast<double>(region.padding_elements) /
+                        static_cast<double>(std::max<std::int64_t>(region.elements, 1));
+  std::string out = concat(
+      '\n',
+      region.name,
+      ", held by ",
+      plural(region.ranks, "rank", "ranks"),
+      "\n  ",
+      plural(region.parameters, "parameter", "parameters"),
+      ", ",
+      plural(region.elements, "element", "elements"),
+      ", ",
+      general(padded, 2),
+      " % padding, ",
+      plural(region.collectives, "collective", "collectives"),
+      " a step\n");
   if (region.matrices > 0) {
-    out << "  " << plural(region.matrices, "matrix", "matrices") << ", "
-        << count_text(region.cut_matrices) << " cut, Newton-Schulz work "
-        << fixed(region.repeated_newton_schulz, 2)
-        << " x that of one rank alone\n  the fullest rank has "
-        << fixed(fullest_over_ideal(region), 2) << " x an equal share of it\n";
+    out += concat(
+        "  ",
+        plural(region.matrices, "matrix", "matrices"),
+        ", ",
+        count_text(region.cut_matrices),
+        " cut, Newton-Schulz work ",
+        fixed(region.repeated_newton_schulz, 2),
+        " x that of one rank alone\n  the fullest rank has ",
+        fixed(fullest_over_ideal(region), 2),
+        " x an equal share of it\n");
   }
-  return out.str();
+  return out;
 }
 
 }  // namespace

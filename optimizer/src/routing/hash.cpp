@@ -3,9 +3,7 @@
 #include "optimizer/src/routing/routing.h"
 
 #include <muster/common/hash.h>
-
-#include <iomanip>
-#include <sstream>
+#include <muster/common/text.h>
 
 namespace muster::optimizer {
 namespace {
@@ -13,10 +11,9 @@ namespace {
 // Strings carry their length, so that no two inputs spell the same text.
 class HashText {
  public:
-  HashText() { text_ << std::setprecision(17); }
-
   HashText& operator<<(const std::string& value) {
-    text_ << value.size() << ':' << value << ' ';
+    append_text(text_, value.size());
+    text_ += ':' + value + ' ';
     return *this;
   }
 
@@ -24,10 +21,11 @@ class HashText {
 
   requires std::is_arithmetic_v<T> HashText& operator<<(T value) {
     if constexpr (std::is_floating_point_v<T>) {
-      text_ << value << ' ';
+      text_ += general(static_cast<double>(value), 17);
     } else {
-      text_ << static_cast<std::int64_t>(value) << ' ';
+      append_text(text_, static_cast<std::int64_t>(value));
     }
+    text_ += ' ';
     return *this;
   }
 
@@ -46,10 +44,10 @@ class HashText {
     return *this;
   }
 
-  [[nodiscard]] std::string text() const { return text_.str(); }
+  [[nodiscard]] std::string text() const { return text_; }
 
  private:
-  std::ostringstream text_;
+  std::string text_;
 };
 
 // The numbers that hashes have used since before DType. Other types are refused earlier.

@@ -2,6 +2,7 @@
 // Checks of a checkpoint before it may change anything.
 #include "optimizer/src/state/load.h"
 
+#include <algorithm>
 #include <charconv>
 
 namespace muster::optimizer {
@@ -73,7 +74,10 @@ Status StateLoader::check_values() {
   }
   double mu = options_->muon.momentum;
   if (const std::string* text = source_->value(kMuonMomentumKey); text != nullptr) {
-    const auto parsed = parse_number<double>(*text);
+    // Until text stopped listening to locales, some have been written as "0,95".
+    std::string point = *text;
+    std::replace(point.begin(), point.end(), ',', '.');
+    const auto parsed = parse_number<double>(point);
     if (!parsed.has_value() || !(*parsed >= 0 && *parsed < 1)) {
       return data_loss(
           "checkpoint value " + std::string{kMuonMomentumKey} + " is '" + *text +

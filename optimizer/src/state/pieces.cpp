@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optimizer/src/state/pieces.h"
 
+#include <muster/common/text.h>
+
 #include <algorithm>
-#include <cstdio>
 
 namespace muster::optimizer {
 namespace {
@@ -50,10 +51,7 @@ DType saved_dtype(StateType type) {
 }
 
 std::string quant_map_text() {
-  char text[17];
-  std::snprintf(
-      text, sizeof text, "%016llx", static_cast<unsigned long long>(kernels::quant_map_hash()));
-  return text;
+  return to_hex(kernels::quant_map_hash());
 }
 
 void find_shaped(const BufferPlan& plan, const Routing& routing, std::vector<bool>& shaped) {

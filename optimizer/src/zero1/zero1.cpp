@@ -5,13 +5,12 @@
 #include "optimizer/src/update/update.h"
 
 #include <muster/common/hash.h>
+#include <muster/common/text.h>
 #include <muster/kernels/statistics.h>
 #include <muster/optimizer/plan.h>
 
 #include <algorithm>
 #include <cmath>
-#include <iomanip>
-#include <sstream>
 #include <utility>
 
 namespace muster::optimizer {
@@ -376,11 +375,9 @@ std::vector<TensorPiece> Zero1Optimizer::state() {
 
 std::map<std::string, std::string> Zero1Optimizer::state_values() const {
   std::map<std::string, std::string> values;
-  std::ostringstream momentum;
-  momentum << std::setprecision(17) << setup_.options.muon.momentum;
   values[kAppliedStepsKey] = std::to_string(applied_steps_);
   values[kMomentumFormKey] = to_string(setup_.options.muon.momentum_form);
-  values[kMuonMomentumKey] = momentum.str();
+  values[kMuonMomentumKey] = general(setup_.options.muon.momentum, 17);
   values[kQuantMapKey] = quant_map_text();
   for (const RoutedParameter& parameter : setup_.routing.parameters) {
     values[kRuleKeyPrefix + parameter.spec.name] = to_string(parameter.route.rule);

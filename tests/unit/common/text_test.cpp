@@ -22,6 +22,27 @@ std::string to_string(Colour colour) {
   return colour == Colour::kRed ? "red" : "blue";
 }
 
+struct Comma : std::numpunct<char> {
+  char do_decimal_point() const override { return ','; }
+
+  char do_thousands_sep() const override { return '.'; }
+
+  std::string do_grouping() const override { return "\3"; }
+};
+
+TEST(Fixed, AndGeneralAreWhatPrintfMakesInTheCLocaleUnderAnyOther) {
+  const std::locale before = std::locale::global(std::locale(std::locale(), new Comma));
+  EXPECT_EQ(fixed(1234567.891, 2), "1234567.89");
+  EXPECT_EQ(fixed(-0.04, 1), "-0.0");
+  EXPECT_EQ(fixed(1e300, 0).size(), 301U);
+  EXPECT_EQ(general(0.95, 17), "0.94999999999999996");
+  EXPECT_EQ(general(1e-7, 3), "1e-07");
+  EXPECT_EQ(general(12345678, 12), "12345678");
+  EXPECT_EQ(concat(1234567, ' ', 0.5), "1234567 0.5");
+  EXPECT_EQ(parse<double>("0.5"), 0.5);
+  std::locale::global(before);
+}
+
 TEST(Concat, JoinsStringsOfEveryKind) {
   const std::string text = "string";
   const char* pointer = "pointer";

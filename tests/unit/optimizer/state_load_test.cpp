@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conversions on load, and what is refused before anything is touched.
+#include "optimizer/src/routing/routing.h"
 #include "tests/unit/optimizer/state_store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <locale>
 
 namespace muster::optimizer {
 namespace {
@@ -207,6 +209,45 @@ TEST_P(StateRefusal, NamesTheTroubleAndTouchesNothing) {
       EXPECT_THAT(refused.message(), HasSubstr(part));
     }
     EXPECT_EQ(everything(*optimizer), before);
+  });
+}
+
+struct Comma : std::numpunct<char> {
+  char do_decimal_point() const override { return ','; }
+
+  char do_thousands_sep() const override { return '.'; }
+
+  std::string do_grouping() const override { return "\3"; }
+};
+
+// The hash of large_model() under `options`.
+std::uint64_t hash_of(const OptimizerOptions& options) {
+  return plan_hash(route(large_model(), options.routes).value(), options);
+}
+
+TEST(StateLoad, WritesAndHashesTheSameTextUnderALocaleWithDecimalComma) {
+  const OptimizerOptions options = large_options(Layout::kWholeMatrices, StateType::kFloat32);
+  StateStore plain;
+  fill(plain, options);
+  const std::uint64_t hash = hash_of(options);
+  const std::locale before = std::locale::global(std::locale(std::locale(), new Comma));
+  StateStore german;
+  fill(german, options);
+  EXPECT_EQ(hash_of(options), hash);
+  std::locale::global(before);
+  EXPECT_EQ(german.values(), plain.values());
+  EXPECT_EQ(german.values().at("optimizer.muon_momentum"), "0.94999999999999996");
+}
+
+TEST(StateLoad, ReadsAMomentumThatWasWrittenWithADecimalComma) {
+  const OptimizerOptions options = large_options(Layout::kWholeMatrices, StateType::kFloat32);
+  StateStore store;
+  fill(store, options);
+  store.values()["optimizer.muon_momentum"] = "0,94999999999999996";
+  with_loaded(store, options, [](Optimizer& optimizer) {
+    StateStore again;
+    again.save(optimizer);
+    EXPECT_EQ(again.values().at("optimizer.muon_momentum"), "0.94999999999999996");
   });
 }
 

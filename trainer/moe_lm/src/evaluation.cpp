@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/moe_lm/src/evaluation.h"
 
+#include <muster/common/text.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <span>
 
 namespace muster::moe_lm {
@@ -61,13 +62,10 @@ Expected<Evaluation> evaluate(
 }
 
 std::string to_string(const Evaluation& evaluation) {
-  char number[64];
-  std::snprintf(
-      number, sizeof(number), "loss %.4f accuracy %.4f", evaluation.loss, evaluation.accuracy);
-  std::string text = number;
+  std::string text =
+      "loss " + fixed(evaluation.loss, 4) + " accuracy " + fixed(evaluation.accuracy, 4);
   for (std::size_t layer = 0; layer < evaluation.answer_attended.size(); ++layer) {
-    std::snprintf(number, sizeof(number), " %.4f", evaluation.answer_attended[layer]);
-    text += (layer == 0 ? " answer attended" : "") + std::string{number};
+    text += (layer == 0 ? " answer attended " : " ") + fixed(evaluation.answer_attended[layer], 4);
   }
   return text;
 }
@@ -76,15 +74,11 @@ std::string reach_text(const agent::ReducedLanes& lanes) {
   std::string text;
   bool any = false;
   for (const agent::MobaLanes& layer : lanes.moba) {
-    char share[48] = " full";
+    std::string share = " full";
     if (layer.reachable_blocks > 0) {
       any = true;
-      std::snprintf(
-          share,
-          sizeof(share),
-          " %.4f/%.4f",
-          layer.blocks_reached / layer.reachable_blocks,
-          layer.queries_reached / layer.queries);
+      share = " " + fixed(layer.blocks_reached / layer.reachable_blocks, 4) + "/" +
+              fixed(layer.queries_reached / layer.queries, 4);
     }
     text += share;
   }

@@ -4,7 +4,6 @@
 #include <muster/common/random.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <fstream>
 #include <iterator>
@@ -21,7 +20,7 @@ constexpr std::uint64_t kElsewhereStream = 0x6576616c00000000;
 constexpr std::uint64_t kElsewhereSeed = 20260101;
 
 bool is_digit(char c) {
-  return std::isdigit(static_cast<unsigned char>(c)) != 0;
+  return c >= '0' && c <= '9';
 }
 
 // Returns the run of digits at `at`, without leading zeros.

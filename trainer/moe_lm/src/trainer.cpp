@@ -8,12 +8,13 @@
 #include "trainer/moe_lm/src/text.h"
 #include "trainer/moe_lm/src/weights.h"
 
+#include <muster/common/text.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <csignal>
 #include <fstream>
-#include <iomanip>
 #include <limits>
 #include <memory>
 #include <ostream>
@@ -178,7 +179,7 @@ void Trainer::set_attention(std::int64_t step) {
   }
   std::string shown = options_.attention.describe(model.layers, step, model.sequence);
   if (shown != attention_shown_) {
-    *setup_.out << "attention from step " << agent_->step() << ": " << shown
+    *setup_.out << "attention from step " << std::to_string(agent_->step()) << ": " << shown
                 << std::endl;  // NOLINT: someone is watching
     attention_shown_ = std::move(shown);
   }
@@ -193,7 +194,6 @@ Status Trainer::open_loss_log() {
   if (!loss_log_) {
     return io_error("cannot write '" + options_.log_loss.string() + "'", errno);
   }
-  loss_log_ << std::setprecision(17);
   return {};
 }
 
@@ -319,8 +319,8 @@ Status Trainer::evaluate_when_due() {
           Deadline::after(setup_.agent.collective_timeout)));
   evaluation.step = agent_->step();
   if (setup_.out != nullptr && world_.rank() == 0) {
-    *setup_.out << "evaluation at step " << evaluation.step << ": " << to_string(evaluation)
-                << std::endl;  // NOLINT: someone is watching
+    *setup_.out << "evaluation at step " << std::to_string(evaluation.step) << ": "
+                << to_string(evaluation) << std::endl;  // NOLINT: someone is watching
   }
   result_.evaluations.push_back(std::move(evaluation));
   return {};
@@ -358,7 +358,8 @@ void Trainer::trace_plans() {
   for (MoeBlock& block : model_->moe_blocks()) {
     const Status traced = block.trace(agent_->step());
     if (!traced.ok() && setup_.out != nullptr) {
-      *setup_.out << "rank " << world_.rank() << " stops --ep-trace: " << traced.to_string()
+      *setup_.out << "rank " << std::to_string(world_.rank())
+                  << " stops --ep-trace: " << traced.to_string()
                   << std::endl;  // NOLINT: someone is watching
     }
   }
@@ -407,13 +408,14 @@ void Trainer::report(const agent::Verdict& verdict, std::int64_t step) {
     return;
   }
   if (loss_log_.is_open()) {
-    loss_log_ << step << ',' << verdict.loss << std::endl;  // NOLINT: a killed run keeps its lines
+    loss_log_ << concat(step, ',', general(verdict.loss, 17))
+              << std::endl;  // NOLINT: a killed run keeps its lines
   }
   const bool due = options_.print_every > 0 && step % options_.print_every == 0;
   if (setup_.out != nullptr &&
       (due || verdict.skip || verdict.ending != agent::Ending::kContinue)) {
-    *setup_.out << "step " << step << " loss " << std::fixed << std::setprecision(4) << verdict.loss
-                << " grad_norm " << verdict.gradient_norm;
+    *setup_.out << "step " << std::to_string(step) << " loss " << fixed(verdict.loss, 4)
+                << " grad_norm " << fixed(verdict.gradient_norm, 4);
     *setup_.out << reach_text(agent_->lanes());
     if (!verdict.reason.empty()) {
       *setup_.out << " (" << verdict.reason << ")";

@@ -68,6 +68,10 @@ template <typename... Parts>
   return out;
 }
 
+// Return the text of printf with "%.*f" and "%.*g" in the C locale.
+[[nodiscard]] std::string fixed(double value, int digits);
+[[nodiscard]] std::string general(double value, int digits);
+
 // Parses all of `text` as a decimal T: an integer of 8 to 64 bits, float or double ("inf" and "nan"
 // included). Returns no value if the text is empty, has other characters (leading spaces and "+"
 // included), or is out of range.

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <numeric>
 #include <set>
-#include <sstream>
 
 namespace muster::parallel {
 
@@ -17,10 +16,7 @@ using Rows = std::int64_t;
 
 template <typename... Parts>
 Status violated(const Parts&... parts) {
-  std::ostringstream text;
-  text << "plan: ";
-  (text << ... << parts);
-  return internal_error(text.str());
+  return internal_error("plan: ", parts...);
 }
 
 class PlanCheck {

@@ -2,6 +2,7 @@
 // Choice of experts, gates, and their gradients.
 
 #include <muster/common/check.h>
+#include <muster/common/text.h>
 #include <muster/kernels/row_ops.h>
 #include <muster/parallel/experts/router.h>
 
@@ -209,7 +210,7 @@ Status check(const RouterOptions& options) {
   if (!std::isfinite(options.gate_scale) || options.gate_scale <= 0) {
     return {
         StatusCode::kInvalidArgument,
-        "a router's gate_scale must be above 0, not " + std::to_string(options.gate_scale)};
+        "a router's gate_scale must be above 0, not " + fixed(options.gate_scale, 6)};
   }
   return {};
 }
