@@ -42,7 +42,7 @@ Status add_tensors(Manifest& manifest, const RankRecord& record) {
 Status add_rank(Manifest& manifest, const SaveId& id, int rank) {
   const fs::path folder = id.unfinished_folder();
   const fs::path record_path = folder / record_name(rank);
-  MUSTER_ASSIGN_OR_RETURN(const std::string text, read_file(record_path));
+  MUSTER_ASSIGN_OR_RETURN(const std::string text, read_regular_file(record_path));
   const auto record = decode_record(text);
   if (!record) {
     return record.status().context(record_path.string());

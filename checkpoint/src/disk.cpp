@@ -16,7 +16,7 @@ Expected<FileDescriptor> Disk::create(const fs::path& path) {
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
     return io_error(path.string(), errno);
   }
-  FileDescriptor fd{::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)};
+  FileDescriptor fd{::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)};
   if (!fd.valid()) {
     return io_error(path.string(), errno);
   }

@@ -5,6 +5,7 @@
 
 #include <muster/checkpoint/checkpoint.h>
 #include <muster/common/clock.h>
+#include <muster/common/random.h>
 
 #include <unistd.h>
 
@@ -37,6 +38,28 @@ Generation highest_in_names(const fs::path& run_folder) {
   return highest;
 }
 
+constexpr std::size_t kRunUidBytesMax = 256;
+
+Expected<std::string> read_run_uid(const fs::path& run_folder) {
+  const fs::path path = run_folder / kRunUidName;
+  auto text = read_regular_file(path, kRunUidBytesMax);
+  if (!text) {
+    return text.status().code() == StatusCode::kNotFound ? Expected<std::string>{std::string{}}
+                                                         : text.status();
+  }
+  if (text->size() < 2 || text->find('\n') + 1 != text->size()) {
+    return data_loss(path.string() + " is damaged: delete it, and the run gets a new line");
+  }
+  text->pop_back();
+  return text;
+}
+
+Status ensure_run_uid(const fs::path& run_folder) {
+  MUSTER_ASSIGN_OR_RETURN(const std::string known, read_run_uid(run_folder));
+  return known.empty() ? write_file_durably(run_folder / kRunUidName, random_hex_id() + "\n")
+                       : Status{};
+}
+
 }  // namespace
 
 Expected<FileLock> lock_generation(const fs::path& run_folder, std::string_view owner_note) {
@@ -52,7 +75,7 @@ Expected<FileLock> lock_generation(const fs::path& run_folder, std::string_view 
 
 Expected<Generation> read_generation(const fs::path& run_folder) {
   const fs::path path = run_folder / kGenerationName;
-  const auto text = read_file(path, 64);
+  const auto text = read_regular_file(path, 64);
   if (!text) {
     if (text.status().code() == StatusCode::kNotFound) {
       return Generation{0};
@@ -92,6 +115,7 @@ Expected<Generation> allocate_generation(const fs::path& root, const std::string
       const FileLock lock,
       lock_generation(
           run_folder, "pid " + std::to_string(::getpid()) + " allocating a generation"));
+  MUSTER_RETURN_IF_ERROR(ensure_run_uid(run_folder));
   MUSTER_ASSIGN_OR_RETURN(const Generation current, read_generation(run_folder));
   const Generation next{std::max(current, highest_in_names(run_folder)).value() + 1};
   MUSTER_RETURN_IF_ERROR(
@@ -102,6 +126,11 @@ Expected<Generation> allocate_generation(const fs::path& root, const std::string
 Expected<Generation> current_generation(const fs::path& root, const std::string& run_id) {
   MUSTER_RETURN_IF_ERROR(check_run_id(run_id));
   return read_generation(root / run_id);
+}
+
+Expected<std::string> run_uid(const fs::path& root, const std::string& run_id) {
+  MUSTER_RETURN_IF_ERROR(check_run_id(run_id));
+  return read_run_uid(root / run_id);
 }
 
 }  // namespace muster::checkpoint

@@ -15,6 +15,7 @@ namespace muster::checkpoint {
 inline constexpr std::string_view kManifestName = "MANIFEST.json";
 inline constexpr std::string_view kLatestName = "LATEST";
 inline constexpr std::string_view kGenerationName = "GENERATION";
+inline constexpr std::string_view kRunUidName = "RUN_UID";
 inline constexpr std::string_view kGenerationLockName = "GENERATION.lock";
 inline constexpr std::string_view kTrashPrefix = ".trash-";
 

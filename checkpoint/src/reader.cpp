@@ -30,7 +30,7 @@ constexpr std::size_t kReadBytes = std::size_t{4} << 20;
 class HashedFile {
  public:
   static Expected<HashedFile> open(const fs::path& path) {
-    FileDescriptor fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+    FileDescriptor fd{::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
 
     struct stat info {};
 
@@ -38,6 +38,9 @@ class HashedFile {
       const int error = errno;
       return error == ENOENT ? data_loss(path.string() + " is missing")
                              : io_error(path.string(), error);
+    }
+    if (!S_ISREG(info.st_mode)) {
+      return data_loss(path.string() + " is not a regular file");
     }
     return HashedFile{std::move(fd), path, static_cast<std::uint64_t>(info.st_size)};
   }
@@ -262,7 +265,7 @@ Status check_rank_files(const fs::path& folder, const Manifest& manifest) {
 
 Expected<Manifest> read_manifest(const fs::path& folder) {
   const fs::path path = folder / kManifestName;
-  const auto text = read_file(path);
+  const auto text = read_regular_file(path);
   if (!text) {
     return text.status().code() == StatusCode::kNotFound
                ? data_loss(path.string() + " is missing: this folder is not a checkpoint")
@@ -306,7 +309,7 @@ Expected<RankRecord> read_record(const fs::path& folder, const Manifest& manifes
   const FileEntry& data_entry = manifest.files[index];
   const FileEntry& record_entry = manifest.files[index + 1];
   const fs::path path = folder / record_entry.name;
-  MUSTER_ASSIGN_OR_RETURN(const std::string text, read_file(path));
+  MUSTER_ASSIGN_OR_RETURN(const std::string text, read_regular_file(path));
   if (to_hex(hash128(text)) != record_entry.hash) {
     return data_loss(path.string() + " does not match its hash");
   }

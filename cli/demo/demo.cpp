@@ -8,6 +8,7 @@
 
 #include <muster/common/file.h>
 #include <muster/common/random.h>
+#include <muster/common/text.h>
 #include <muster/launcher/launcher.h>
 #include <muster/launcher/wire_event_sink.h>
 
@@ -140,7 +141,8 @@ Status Demo::create_launcher() {
       .token = {},
       .run_id = job.run_id,
       .incarnation = random_hex_id(),
-      .world_size = job.process_count});
+      .world_size = job.process_count,
+      .checkpoint_root = job.checkpoint_root});
   MUSTER_ASSIGN_OR_RETURN(launcher_, launcher::Launcher::create(std::move(job), std::move(sink)));
   return {};
 }
@@ -194,14 +196,11 @@ void Demo::time_the_restart(const Glimpse& glimpse) {
     return;
   }
   training_again_at_ = clock_.now();
-  char text[96];
-  std::snprintf(
-      text,
-      sizeof(text),
-      "training again %.2f s after the kill, generation %lld",
-      Seconds(*training_again_at_ - *killed_at_).count(),
-      static_cast<long long>(glimpse.generation));
-  line_.note(text);
+  line_.note(concat(
+      "training again ",
+      fixed(Seconds(*training_again_at_ - *killed_at_).count(), 2),
+      " s after the kill, generation ",
+      glimpse.generation));
 }
 
 void Demo::look() {
@@ -246,8 +245,11 @@ Status Demo::gather(DemoFacts& facts) {
     fact.reason = one.reason;
     fact.resumed_from = one.resume_from.filename().string();
     const std::size_t digits = fact.resumed_from.find_first_of("0123456789");
-    fact.resumed_step =
-        digits == std::string::npos ? 0 : std::stoll(fact.resumed_from.substr(digits));
+    const std::size_t end = fact.resumed_from.find_first_not_of("0123456789", digits);
+    if (digits != std::string::npos) {
+      const std::string number = fact.resumed_from.substr(digits, end - digits);
+      fact.resumed_step = parse<std::int64_t>(number).value_or(0);
+    }
     if (one.failed.value() == killed_generation_ && killed_at_ && training_again_at_) {
       fact.seconds = Seconds(*training_again_at_ - *killed_at_).count();
     } else {

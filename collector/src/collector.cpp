@@ -40,6 +40,8 @@ class Service final : public Collector {
     MUSTER_ASSIGN_OR_RETURN(
         server_, Server::listen(options.listen, options.token, options_, clock, metrics_, queue_));
     MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<store::Store> store, open_store());
+    MUSTER_ASSIGN_OR_RETURN(const std::vector<store::RunLine> lines, store->lines());
+    server_->load(lines);
     writer_ = std::make_unique<Writer>(
         std::move(store),
         policy_,

@@ -117,6 +117,13 @@ Status read_events(store::Query& query, const std::string& run_id, History& hist
         std::vector<store::StoredEvent> page, query.events(run_id, after, kEventsPerPage));
     for (store::StoredEvent& stored : page) {
       after = stored.event_id;
+      if (stored.event.kind == event_kind::kRunEnded) {
+        history.ended = stored.event.reason;
+      } else if (
+          stored.event.kind == event_kind::kRunStarted ||
+          stored.event.kind == event_kind::kRestart) {
+        history.ended.clear();
+      }
       const bool mode_change = stored.event.kind == event_kind::kAttentionModeChanged &&
                                stored.generation == history.generation.value();
       if (mode_change || stored.event.kind == event_kind::kAction) {
@@ -131,15 +138,17 @@ Status read_events(store::Query& query, const std::string& run_id, History& hist
 
 Status read(const std::filesystem::path& database, const std::string& run_id, History& history) {
   MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<store::Query> query, store::Query::open(database));
-  const Expected<store::RunInfo> run = query->run(run_id);
+  // A name alone means the newest run that asked for it.
+  const std::string line = run_id + "#1";
+  const Expected<store::RunInfo> run = query->run(line);
   if (!run.ok()) {
     return run.status().code() == StatusCode::kNotFound ? Status{} : run.status();
   }
   history.known = true;
   history.generation = Generation{run->generation};
   history.last_step = run->last_step;
-  MUSTER_RETURN_IF_ERROR(read_events(*query, run_id, history));
-  return history.last_step < 0 ? Status{} : read_observations(*query, run_id, history);
+  MUSTER_RETURN_IF_ERROR(read_events(*query, line, history));
+  return history.last_step < 0 ? Status{} : read_observations(*query, line, history);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ namespace muster::collector {
 
 struct History {
   bool known{false};  // The run has been stored before.
+  std::string ended;  // Why, if no event says that it went on since.
   Generation generation;
   std::int64_t last_step{-1};
   std::vector<detect::StepObservation> observations;  // Newest generation, ascending; the last few.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/src/ingest.h"
 
+#include <muster/common/log.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -79,10 +81,10 @@ Status Ingest::handle(Task& task) {
 Status Ingest::add(Session& session, const SessionOpened& /*opened*/) {
   const wire::Hello& hello = session.peer->hello;
   if (hello.role != wire::PeerRole::kOperator) {
-    Run& run = run_of(hello.identity.run_id);
+    static_cast<void>(run_of(hello.identity.run_id));  // Reads the history before the session.
     MUSTER_ASSIGN_OR_RETURN(
         session.last_seq, store_.open_session(hello.identity, hello.world_size));
-    run.known = true;
+    MUSTER_RETURN_IF_ERROR(keep_line(session.peer->line));
   }
   reply(
       session,
@@ -92,6 +94,7 @@ Status Ingest::add(Session& session, const SessionOpened& /*opened*/) {
     return {};
   }
   Run& run = run_of(hello.identity.run_id);
+  run.ended.clear();
   if (hello.identity.generation > run.generation) {
     run.generation = hello.identity.generation;
     run.step = -1;
@@ -104,6 +107,24 @@ Status Ingest::add(Session& session, const SessionOpened& /*opened*/) {
     reply(session, wire::CommandMessage{command});
   }
   return {};
+}
+
+Status Ingest::keep_line(const store::RunLine& line) {
+  if (line.uid.empty() && line.base.empty()) {
+    return {};
+  }
+  MUSTER_ASSIGN_OR_RETURN(const bool fresh, store_.keep_line(line));
+  if (!fresh || line.base.empty()) {
+    return {};
+  }
+  Event event;
+  event.kind = event_kind::kFinding;
+  event.severity = Severity::kWarning;
+  event.wall_unix_ns = unix_ns(clock_.wall_now());
+  event.reason = "another run used the name '" + line.base + "' before; this one is kept as '" +
+                 line.name + "', and the first one shows as '" + line.base + "#1'";
+  log_warning("event=name_used_again run=" + line.base + " line=" + line.name);
+  return store_.add_event({line.name, line.generation, Rank{-1}, ""}, 0, event);
 }
 
 void Ingest::close(std::uint64_t session_id, const SessionClosed& closed) {
@@ -148,14 +169,33 @@ Status Ingest::add(Session& session, const wire::SampleBatch& batch) {
     return {};
   }
   const Identity& identity = session.peer->hello.identity;
+  const std::int64_t duplicates = store_.counters().duplicates;
   MUSTER_RETURN_IF_ERROR(
       store_.add_frames(identity, batch.schema_hash, batch.first_seq, batch.frames));
   const std::span<const SampleFrame> fresh = fresh_frames(batch, session.last_seq);
+  const auto resent = static_cast<std::int64_t>(batch.frames.size() - fresh.size());
+  MUSTER_RETURN_IF_ERROR(note_repeats(session, store_.counters().duplicates - duplicates - resent));
   MUSTER_RETURN_IF_ERROR(judge(identity, view, fresh));
   metrics_.report_frames(identity, schema->second, fresh);
   note_step(identity, batch.frames.back().step);
   stored(session, batch.first_seq + batch.frames.size() - 1);
   return {};
+}
+
+Status Ingest::note_repeats(Session& session, std::int64_t repeats) {
+  if (repeats <= 0 || std::exchange(session.repeats_reported, true)) {
+    return {};
+  }
+  const Identity& identity = session.peer->hello.identity;
+  Event event;
+  event.kind = event_kind::kFinding;
+  event.severity = Severity::kWarning;
+  event.wall_unix_ns = unix_ns(clock_.wall_now());
+  event.reason = "rank " + std::to_string(identity.rank.value()) + " sent steps that generation " +
+                 std::to_string(identity.generation.value()) +
+                 " has from another process; they are left out. Was a checkpoint folder copied, or "
+                 "a name used twice without `muster run`?";
+  return store_.add_event(identity, 0, event);
 }
 
 Status Ingest::add(Session& session, const wire::EventMessage& message) {
@@ -165,6 +205,9 @@ Status Ingest::add(Session& session, const wire::EventMessage& message) {
   }
   const Identity& identity = session.peer->hello.identity;
   MUSTER_RETURN_IF_ERROR(store_.add_event(identity, message.seq, message.event));
+  if (message.event.kind == event_kind::kRunEnded) {
+    run_of(identity.run_id).ended = message.event.reason;
+  }
   if (!launcher && identity.rank == Rank{0} && message.seq > session.last_seq) {
     run_of(identity.run_id).judge.note(identity.generation, message.event);
   }
@@ -273,12 +316,20 @@ Status Ingest::record(
 
 Expected<CommandId> Ingest::command(const wire::CommandRequest& request) {
   MUSTER_RETURN_IF_ERROR(check_request(request));
-  if (!run_of(request.run_id).known) {
-    runs_.erase(request.run_id);
-    return not_found(
-        "run '" + request.run_id + "' is not known to this collector; `muster status` lists runs");
+  const Expected<std::string> line = store_.find_line(request.run_id);
+  if (!line) {
+    return line.status().code() != StatusCode::kNotFound
+               ? line.status()
+               : not_found(
+                     "run '",
+                     request.run_id,
+                     "' is not known to this collector; `muster status` lists runs");
   }
-  const std::int64_t newest = std::max<std::int64_t>(run_of(request.run_id).step, 0);
+  if (const Run& run = run_of(*line); !run.ended.empty()) {
+    return failed_precondition(
+        "run '", request.run_id, "' has ended (", run.ended, "); send this when it runs again");
+  }
+  const std::int64_t newest = std::max<std::int64_t>(run_of(*line).step, 0);
   Command command;
   command.kind = request.kind;
   command.argument = request.argument;
@@ -287,7 +338,7 @@ Expected<CommandId> Ingest::command(const wire::CommandRequest& request) {
   command.expires_step = expires ? newest + request.expires_steps : -1;
   command.reason = request.reason;
   command.issuer = request.issuer.empty() ? "operator" : request.issuer;
-  return store_command(request.run_id, std::move(command));
+  return store_command(*line, std::move(command));
 }
 
 Expected<CommandId> Ingest::store_command(const std::string& run_id, Command command) {
@@ -305,7 +356,7 @@ Ingest::Run& Ingest::run_of(const std::string& run_id) {
   }
   Run& run = runs_.emplace(run_id, Run{policy_}).first->second;
   const History history = read_history_(run_id);
-  run.known = history.known;
+  run.ended = history.ended;
   run.generation = history.generation;
   run.step = history.last_step;
   run.judge.replay(history.observations, history.generation, history.events);

@@ -60,6 +60,7 @@ class Ingest {
     std::shared_ptr<const Peer> peer;
     std::map<std::uint64_t, std::shared_ptr<const SchemaView>> schemas;
     std::uint64_t last_seq{0};
+    bool repeats_reported{false};
     bool refused{false};  // A Goodbye was sent; later frames are ignored.
   };
 
@@ -67,11 +68,15 @@ class Ingest {
     explicit Run(const Policy& policy) : judge(policy) {}
 
     Judge judge;
-    bool known{false};
+    std::string ended;  // Why, once its launcher or rank 0 said so; until a process joins again.
     Generation generation;  // Newest.
     std::int64_t step{-1};  // Newest of it.
   };
 
+  // Warns once if steps of this process were stored from another one.
+  [[nodiscard]] Status note_repeats(Session& session, std::int64_t repeats);
+  // Warns once where the run is not the first of its name.
+  [[nodiscard]] Status keep_line(const store::RunLine& line);
   void close(std::uint64_t session_id, const SessionClosed& closed);
   [[nodiscard]] Status add(Session& session, const SessionOpened& opened);
   [[nodiscard]] Status add(Session& session, const wire::SchemaMessage& message);

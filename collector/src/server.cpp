@@ -3,10 +3,12 @@
 
 #include "collector/src/handshake.h"
 #include "collector/src/liveness.h"
+#include "collector/src/run_directory.h"
 #include "collector/src/session.h"
 
 #include <muster/common/address.h>
 #include <muster/common/log.h>
+#include <muster/common/text.h>
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -20,7 +22,6 @@
 #include <exception>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -91,6 +92,8 @@ class TcpServer final : public Server, public SessionHost {
   // Server.
   [[nodiscard]] std::string address() const override { return address_; }
 
+  void load(const std::vector<store::RunLine>& lines) override { runs_.load(lines); }
+
   void start() override;
   void stop() override;
 
@@ -139,6 +142,7 @@ class TcpServer final : public Server, public SessionHost {
   asio::steady_timer tick_timer_{context_};
   asio::steady_timer room_timer_{context_, asio::steady_timer::time_point::max()};
   Liveness liveness_;
+  RunDirectory runs_;
   std::map<std::uint64_t, std::shared_ptr<Session>> sessions_;
   std::map<ProcessKey, std::uint64_t> agents_;
   std::vector<LivenessFinding> findings_;  // Not submitted yet.
@@ -176,9 +180,9 @@ Status TcpServer::bind(const std::string& text) {
   if (error) {
     return bind_error(error, text);
   }
-  std::ostringstream bound;
-  bound << acceptor_.local_endpoint(error);
-  address_ = bound.str();
+  const tcp::endpoint bound = acceptor_.local_endpoint(error);
+  const std::string name = bound.address().to_string();
+  address_ = concat(bound.address().is_v6() ? "[" + name + "]" : name, ':', bound.port());
   return {};
 }
 
@@ -334,7 +338,12 @@ std::variant<std::shared_ptr<const Peer>, wire::Goodbye> TcpServer::admit(
   }
   ++metrics_.sessions_accepted;
   hello.token.clear();  // Checked and no longer needed.
-  auto peer = std::make_shared<const Peer>(Peer{session.id(), std::move(hello)});
+  store::RunLine line;
+  if (hello.role != wire::PeerRole::kOperator) {
+    line = runs_.line_of(hello.identity);
+    hello.identity.run_id = line.name;
+  }
+  auto peer = std::make_shared<const Peer>(Peer{session.id(), std::move(hello), std::move(line)});
   if (peer->hello.role == wire::PeerRole::kAgent) {
     const auto [place, fresh] = agents_.try_emplace(key_of(peer->hello.identity), session.id());
     if (!fresh) {

@@ -16,6 +16,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace muster::collector {
 
@@ -32,6 +33,8 @@ class Server : public AnswerSink {
       TaskQueue& queue);
 
   [[nodiscard]] virtual std::string address() const = 0;
+  // The runs that are stored already. Before start().
+  virtual void load(const std::vector<store::RunLine>& lines) = 0;
   virtual void start() = 0;
 
   // Closes listener and sessions, waits until the last coroutine has ended. The writer must still

@@ -6,6 +6,7 @@
 #include <muster/common/ids.h>
 #include <muster/common/telemetry.h>
 #include <muster/detect/detector.h>
+#include <muster/store/store.h>
 #include <muster/wire/messages.h>
 
 #include <cstddef>
@@ -21,7 +22,8 @@ namespace muster::collector {
 // One admitted connection. Immutable, shared by both threads.
 struct Peer {
   std::uint64_t session_id{0};
-  wire::Hello hello;
+  wire::Hello hello;  // Its run id is the name of the line.
+  store::RunLine line;
 };
 
 struct SessionOpened {};

@@ -37,8 +37,10 @@ int FileDescriptor::release() {
   return std::exchange(fd_, -1);
 }
 
-Expected<std::string> read_file(const fs::path& path, std::size_t size_max_bytes) {
-  const FileDescriptor fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+namespace {
+
+Expected<FileDescriptor> open_to_read(const fs::path& path, int flags) {
+  FileDescriptor fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags)};
   if (!fd.valid()) {
     const int error = errno;
     if (error == ENOENT) {
@@ -46,6 +48,11 @@ Expected<std::string> read_file(const fs::path& path, std::size_t size_max_bytes
     }
     return io_error(path.string(), error);
   }
+  return fd;
+}
+
+Expected<std::string> read_all(
+    const FileDescriptor& fd, const fs::path& path, std::size_t size_max_bytes) {
   std::string content;
   std::array<char, 65536> buffer{};
   while (true) {
@@ -64,6 +71,27 @@ Expected<std::string> read_file(const fs::path& path, std::size_t size_max_bytes
       return resource_exhausted(path, ": larger than ", size_max_bytes, " bytes");
     }
   }
+}
+
+}  // namespace
+
+Expected<std::string> read_file(const fs::path& path, std::size_t size_max_bytes) {
+  MUSTER_ASSIGN_OR_RETURN(const FileDescriptor fd, open_to_read(path, 0));
+  return read_all(fd, path, size_max_bytes);
+}
+
+Expected<std::string> read_regular_file(const fs::path& path, std::size_t size_max_bytes) {
+  MUSTER_ASSIGN_OR_RETURN(const FileDescriptor fd, open_to_read(path, O_NONBLOCK));
+
+  struct stat info {};
+
+  if (::fstat(fd.get(), &info) != 0) {
+    return io_error(path.string(), errno);
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return data_loss(path, " is not a regular file");
+  }
+  return read_all(fd, path, size_max_bytes);
 }
 
 Status write_all(int fd, std::span<const std::byte> bytes, std::string_view name) {
@@ -91,7 +119,7 @@ Status fsync_directory(const fs::path& path) {
 namespace {
 
 Status write_and_sync(const fs::path& path, std::string_view content) {
-  const FileDescriptor fd{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+  const FileDescriptor fd{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
   if (!fd.valid()) {
     return io_error(path.string(), errno);
   }
@@ -134,7 +162,7 @@ Expected<std::uint64_t> free_bytes(const fs::path& path) {
 }
 
 Expected<FileLock> FileLock::acquire(const fs::path& path, std::string_view owner_note) {
-  FileDescriptor fd{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)};
+  FileDescriptor fd{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)};
   if (!fd.valid()) {
     return io_error(path.string(), errno);
   }

@@ -56,6 +56,7 @@ std::vector<std::string> rank_environment(
   for (const auto& [name, value] : own) {
     variables.insert_or_assign(name, value);
   }
+  set_if_given(variables, "MUSTER_RUN_UID", setup.run_uid);
   set_if_given(variables, "MUSTER_COLLECTOR", options.collector);
   set_if_given(variables, "MUSTER_TOKEN_FILE", options.token_file.string());
   for (const auto& [name, value] : options.environment) {

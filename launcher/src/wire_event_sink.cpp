@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <muster/checkpoint/checkpoint.h>
 #include <muster/launcher/wire_event_sink.h>
 
 #include <algorithm>
@@ -79,9 +80,12 @@ void WireEventSink::deliver() {
 
 bool WireEventSink::deliver_one(const Queued& item, Deadline deadline) {
   if (!client_ || client_generation_ != item.generation) {
+    if (!options_.checkpoint_root.empty()) {
+      run_uid_ = checkpoint::run_uid(options_.checkpoint_root, options_.run_id).value_or(run_uid_);
+    }
     wire::Hello hello;
     hello.role = wire::PeerRole::kLauncher;
-    hello.identity = {options_.run_id, item.generation, Rank{-1}, options_.incarnation};
+    hello.identity = {options_.run_id, item.generation, Rank{-1}, options_.incarnation, run_uid_};
     hello.world_size = options_.world_size;
     hello.token = options_.token;
     if (client_) {

@@ -31,6 +31,7 @@ Expected<Message> get(const v1::Hello& from) {
   to.identity.generation = Generation{from.identity().generation()};
   to.identity.rank = Rank{from.identity().rank()};
   to.identity.incarnation = from.identity().incarnation();
+  to.identity.run_uid = from.identity().run_uid();
   to.world_size = from.world_size();
   to.token = from.token();
   to.last_applied_command = from.last_applied_command_id();

@@ -27,6 +27,7 @@ Status put(const Hello& from, v1::Envelope& envelope) {
   identity.set_generation(from.identity.generation.value());
   identity.set_rank(from.identity.rank.value());
   identity.set_incarnation(to_utf8(from.identity.incarnation));
+  identity.set_run_uid(to_utf8(from.identity.run_uid));
   to.set_world_size(from.world_size);
   to.set_token(from.token);
   to.set_last_applied_command_id(from.last_applied_command);

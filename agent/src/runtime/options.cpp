@@ -67,6 +67,7 @@ Status read_identity(AgentOptions& options) {
   options.identity.generation = Generation{generation};
   options.identity.run_id = variable("MUSTER_RUN_ID").value_or("local");
   options.identity.incarnation = variable("MUSTER_INCARNATION").value_or(random_hex_id());
+  options.identity.run_uid = variable("MUSTER_RUN_UID").value_or("");
   return {};
 }
 

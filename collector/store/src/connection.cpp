@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collector/store/src/connection.h"
 
+#include <muster/common/file.h>
+#include <muster/common/text.h>
+
 #include <sqlite3.h>
+
+#include <fcntl.h>
 
 #include <utility>
 
@@ -70,28 +75,89 @@ void Connection::Close::operator()(sqlite3* handle) const {
   sqlite3_close_v2(handle);
 }
 
-Expected<Connection> Connection::open(const fs::path& path, Mode mode) {
+namespace {
+
+// The file as a URI that says that nobody writes it.
+std::string immutable_uri(const fs::path& path) {
+  std::string uri = "file:";
+  for (const char letter : path.string()) {
+    if (letter == '%' || letter == '?' || letter == '#') {
+      uri += '%' + to_hex(std::as_bytes(std::span{&letter, 1}));
+    } else {
+      uri += letter;
+    }
+  }
+  return uri + "?immutable=1";
+}
+
+}  // namespace
+
+Status check_database_name(const fs::path& path) {
   std::error_code ignored;
-  if (mode == Mode::kReader && !fs::exists(path, ignored)) {
+  if (path.empty() || path == ":memory:") {
+    return invalid_argument(
+        "a database needs the name of a file, such as muster.db, got '", path, "'");
+  }
+  if (fs::is_directory(path, ignored)) {
+    return invalid_argument(
+        path, " is a folder; give the name of a file, such as ", (path / "muster.db").string());
+  }
+  return {};
+}
+
+Expected<Connection> Connection::open(const fs::path& path, Mode mode) {
+  MUSTER_RETURN_IF_ERROR(check_database_name(path));
+  if (mode == Mode::kReader) {
+    return open_reader(path);
+  }
+  // SQLite would make it 0644 under any umask; log and shared memory take over its mode.
+  const FileDescriptor made{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)};
+  return open_uri(path, path.string(), SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
+}
+
+Expected<Connection> Connection::open_reader(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) {
     return not_found(path.string() + ": no such database; has a collector been started with it?");
   }
-  const int flags =
-      SQLITE_OPEN_NOMUTEX |
-      (mode == Mode::kReader ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
+  Expected<Connection> plain = prepare_reader(open_uri(path, path.string(), SQLITE_OPEN_READONLY));
+  if (plain.status().code() != StatusCode::kIoError) {
+    return plain;
+  }
+  // Reading a write-ahead log needs a file beside the database, which cannot be made here.
+  const fs::path log = path.string() + "-wal";
+  if (fs::exists(log, ignored) && fs::file_size(log, ignored) > 0) {
+    return failed_precondition(
+        path,
+        " is on read-only storage together with ",
+        log,
+        ", which holds its newest data; copy both to a folder that can be written");
+  }
+  return prepare_reader(
+      open_uri(path, immutable_uri(path), SQLITE_OPEN_READONLY | SQLITE_OPEN_URI));
+}
+
+Expected<Connection> Connection::prepare_reader(Expected<Connection> opened) {
+  if (!opened) {
+    return opened;
+  }
+  // SQLite before 3.51.3 can lose data when two connections checkpoint at once: only one may.
+  sqlite3_wal_autocheckpoint(opened->handle_.get(), 0);
+  sqlite3_db_config(opened->handle_.get(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
+  MUSTER_RETURN_IF_ERROR(opened->execute("PRAGMA query_only = 1; PRAGMA cache_size = -8192;"));
+  const Status readable = opened->integer("SELECT count(*) FROM sqlite_schema").status();
+  return readable.ok() ? std::move(opened) : Expected<Connection>{readable};
+}
+
+Expected<Connection> Connection::open_uri(const fs::path& path, const std::string& uri, int flags) {
   sqlite3* handle = nullptr;
-  const int code = sqlite3_open_v2(path.c_str(), &handle, flags, nullptr);
+  const int code = sqlite3_open_v2(uri.c_str(), &handle, flags | SQLITE_OPEN_NOMUTEX, nullptr);
   Connection connection{handle};
   if (code != SQLITE_OK) {
     return Status{to_status_code(code), path.string() + ": " + sqlite3_errstr(code) + remedy(code)};
   }
   sqlite3_extended_result_codes(handle, 1);
   sqlite3_busy_timeout(handle, kBusyTimeoutMs);
-  if (mode == Mode::kReader) {
-    // SQLite before 3.51.3 can lose data when two connections checkpoint at once: only one may.
-    sqlite3_wal_autocheckpoint(handle, 0);
-    sqlite3_db_config(handle, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
-    MUSTER_RETURN_IF_ERROR(connection.execute("PRAGMA query_only = 1; PRAGMA cache_size = -8192;"));
-  }
   return connection;
 }
 

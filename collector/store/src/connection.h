@@ -90,11 +90,16 @@ class StatementUse {
   Statement* statement_;
 };
 
+// kInvalidArgument for names that SQLite takes for something else, or fails on without saying why.
+[[nodiscard]] Status check_database_name(const std::filesystem::path& path);
+
 class Connection {
  public:
   enum class Mode { kWriter, kReader };
 
   // A writer creates the file. A reader never checkpoints, neither while running nor on close.
+  // A reader of read-only storage takes the file for immutable. kInvalidArgument for a name that is
+  // not that of a file.
   // kNotFound for a reader without a file, kInvalidArgument for a file that is not a database.
   [[nodiscard]] static Expected<Connection> open(const std::filesystem::path& path, Mode mode);
 
@@ -120,6 +125,11 @@ class Connection {
   };
 
   explicit Connection(sqlite3* handle) : handle_(handle) {}
+
+  [[nodiscard]] static Expected<Connection> open_reader(const std::filesystem::path& path);
+  [[nodiscard]] static Expected<Connection> prepare_reader(Expected<Connection> opened);
+  [[nodiscard]] static Expected<Connection> open_uri(
+      const std::filesystem::path& path, const std::string& uri, int flags);
 
   std::unique_ptr<sqlite3, Close> handle_;
   std::unordered_map<const char*, Statement> statements_;  // Finalized before the handle closes.

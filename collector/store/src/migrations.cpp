@@ -182,7 +182,16 @@ CREATE TABLE command_reports (
 ) WITHOUT ROWID;
 )sql";
 
-constexpr std::array kMigrations{kVersion1};
+constexpr const char* kVersion2 = R"sql(
+-- Runs of one name that are not one run: which they are, and the name they asked for.
+CREATE TABLE run_lines (
+  run_id INTEGER PRIMARY KEY REFERENCES runs,
+  base   TEXT NOT NULL,                            -- the run_id of the agents; empty: runs.name
+  uid    TEXT NOT NULL                             -- Identity::run_uid; empty: of an older muster
+);
+)sql";
+
+constexpr std::array kMigrations{kVersion1, kVersion2};
 
 }  // namespace
 
@@ -209,6 +218,16 @@ Status check_version(Connection& connection, const std::string& file) {
         "; use the newer muster that made it");
   }
   return {};
+}
+
+Status read_as_newest(Connection& connection) {
+  MUSTER_ASSIGN_OR_RETURN(const std::int64_t version, connection.integer("PRAGMA user_version"));
+  return version >= schema_version_newest()
+             ? Status{}
+             : connection.execute(
+                   "PRAGMA query_only = 0; PRAGMA temp_store = MEMORY; CREATE TEMP TABLE run_lines "
+                   "(run_id INTEGER PRIMARY KEY, base TEXT NOT NULL, uid TEXT NOT NULL); "
+                   "PRAGMA query_only = 1;");
 }
 
 Status migrate(Connection& connection) {

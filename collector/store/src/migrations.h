@@ -20,6 +20,10 @@ inline constexpr std::int64_t kApplicationId = 0x6d737472;
 // newer one, kInvalidArgument for a database of another program. Changes nothing.
 [[nodiscard]] Status check_version(Connection& connection, const std::string& file);
 
+// Lets a reader of an older file see empty tables where the newest version has others. Changes
+// nothing in the file.
+[[nodiscard]] Status read_as_newest(Connection& connection);
+
 // Runs the missing migrations, each in a separate transaction. Needs the writer's connection.
 [[nodiscard]] Status migrate(Connection& connection);
 

@@ -6,6 +6,7 @@
 #include "collector/store/src/known_metrics.h"
 #include "collector/store/src/migrations.h"
 #include "collector/store/src/range_reader.h"
+#include "collector/store/src/run_lines.h"
 #include "collector/store/src/step_reader.h"
 
 #include <muster/store/query.h>
@@ -17,8 +18,9 @@ namespace muster::store {
 
 namespace {
 
+// After kShownName.
 constexpr const char* kRunColumns =
-    "SELECT name, world_size, (SELECT ifnull(max(generation), 0) FROM generations g "
+    ", world_size, (SELECT ifnull(max(generation), 0) FROM generations g "
     "WHERE g.run_id = r.run_id), "
     "ifnull((SELECT min(step_first) FROM streams s WHERE s.run_id = r.run_id "
     "AND step_first >= 0), -1), "
@@ -110,8 +112,8 @@ class SqliteQuery final : public Query {
 };
 
 Expected<std::vector<RunInfo>> SqliteQuery::runs() {
-  static const std::string kSql =
-      std::string{kRunColumns} + "ORDER BY started_unix_ns DESC, run_id DESC";
+  static const std::string kSql = std::string{"SELECT "} + kShownName + kRunColumns +
+                                  "ORDER BY started_unix_ns DESC, run_id DESC";
   MUSTER_ASSIGN_OR_RETURN(StatementUse select, connection_.use(kSql.c_str()));
   std::vector<RunInfo> runs;
   while (true) {
@@ -124,9 +126,11 @@ Expected<std::vector<RunInfo>> SqliteQuery::runs() {
 }
 
 Expected<RunInfo> SqliteQuery::run(const std::string& run_id) {
-  static const std::string kSql = std::string{kRunColumns} + "WHERE name = ?";
+  static const std::string kSql =
+      std::string{"SELECT "} + kShownName + kRunColumns + "WHERE r.run_id = ?";
+  MUSTER_ASSIGN_OR_RETURN(const std::int64_t run, find_run(run_id));
   MUSTER_ASSIGN_OR_RETURN(StatementUse select, connection_.use(kSql.c_str()));
-  select->bind(1, run_id);
+  select->bind(1, run);
   MUSTER_ASSIGN_OR_RETURN(const bool has_row, select->step());
   if (!has_row) {
     return not_found("run \"" + run_id + "\" is not in this database");
@@ -135,9 +139,10 @@ Expected<RunInfo> SqliteQuery::run(const std::string& run_id) {
 }
 
 Expected<std::int64_t> SqliteQuery::find_run(const std::string& run_id) {
+  MUSTER_ASSIGN_OR_RETURN(const std::string name, resolve_run(connection_, run_id));
   MUSTER_ASSIGN_OR_RETURN(
       StatementUse select, connection_.use("SELECT run_id FROM runs WHERE name = ?"));
-  select->bind(1, run_id);
+  select->bind(1, name);
   MUSTER_ASSIGN_OR_RETURN(const bool has_row, select->step());
   if (!has_row) {
     return not_found("run \"" + run_id + "\" is not in this database");
@@ -199,7 +204,8 @@ Expected<SeriesRange> SqliteQuery::range(
     std::int64_t step_end,
     std::int32_t buckets_max) {
   MUSTER_ASSIGN_OR_RETURN(const Snapshot snapshot, Snapshot::take(connection_));
-  return ranges_.read(run_id, series_id, generation, step_begin, step_end, buckets_max);
+  MUSTER_ASSIGN_OR_RETURN(const std::string name, resolve_run(connection_, run_id));
+  return ranges_.read(name, series_id, generation, step_begin, step_end, buckets_max);
 }
 
 Expected<StepValues> SqliteQuery::at_step(
@@ -214,12 +220,13 @@ Expected<StepValues> SqliteQuery::at_step(
 
 Expected<std::vector<StoredEvent>> SqliteQuery::events(
     const std::string& run_id, std::int64_t after_event_id, std::int32_t limit) {
-  MUSTER_RETURN_IF_ERROR(find_run(run_id).status());
-  return read_events(connection_, run_id, after_event_id, limit);
+  MUSTER_ASSIGN_OR_RETURN(const std::string name, resolve_run(connection_, run_id));
+  return read_events(connection_, name, after_event_id, limit);
 }
 
 Expected<std::vector<RankStatus>> SqliteQuery::ranks(const std::string& run_id) {
   MUSTER_ASSIGN_OR_RETURN(const Snapshot snapshot, Snapshot::take(connection_));
+  MUSTER_ASSIGN_OR_RETURN(const std::string name, resolve_run(connection_, run_id));
   MUSTER_ASSIGN_OR_RETURN(const std::int64_t run, find_run(run_id));
   MUSTER_ASSIGN_OR_RETURN(
       StatementUse select,
@@ -245,8 +252,7 @@ Expected<std::vector<RankStatus>> SqliteQuery::ranks(const std::string& run_id) 
   }
   for (RankStatus& status : ranks) {
     MUSTER_ASSIGN_OR_RETURN(
-        status.compute_seconds,
-        newest_compute_seconds(run_id, run, status.generation, status.rank));
+        status.compute_seconds, newest_compute_seconds(name, run, status.generation, status.rank));
   }
   return ranks;
 }
@@ -273,8 +279,8 @@ Expected<double> SqliteQuery::newest_compute_seconds(
 
 Expected<std::vector<CommandStatus>> SqliteQuery::commands(const std::string& run_id) {
   MUSTER_ASSIGN_OR_RETURN(const Snapshot snapshot, Snapshot::take(connection_));
-  MUSTER_RETURN_IF_ERROR(find_run(run_id).status());
-  return read_command_statuses(connection_, run_id);
+  MUSTER_ASSIGN_OR_RETURN(const std::string name, resolve_run(connection_, run_id));
+  return read_command_statuses(connection_, name);
 }
 
 Expected<std::int64_t> SqliteQuery::data_version() {
@@ -291,13 +297,16 @@ Expected<std::unique_ptr<Query>> Query::open(const std::filesystem::path& databa
       Connection connection, Connection::open(database, Connection::Mode::kReader));
   MUSTER_RETURN_IF_ERROR(check_version(connection, database.string()));
   MUSTER_ASSIGN_OR_RETURN(const std::int64_t version, connection.integer("PRAGMA user_version"));
-  if (version < schema_version_newest()) {
+  if (version < 1) {
     return failed_precondition(
         database.string(),
         ": has schema version ",
         version,
-        "; open it once with this muster's collector to bring it up to date");
+        "; if it was copied while a collector wrote it, copy ",
+        database.string(),
+        "-wal, too; else open it once with this muster's collector");
   }
+  MUSTER_RETURN_IF_ERROR(read_as_newest(connection));
   return std::unique_ptr<Query>{std::make_unique<SqliteQuery>(std::move(connection))};
 }
 

@@ -41,6 +41,7 @@ Status check_existing(const fs::path& database) {
 }  // namespace
 
 Expected<std::unique_ptr<Store>> Store::open(const fs::path& database, const Clock& clock) {
+  MUSTER_RETURN_IF_ERROR(check_database_name(database));
   MUSTER_RETURN_IF_ERROR(check_existing(database));
   Expected<FileLock> lock = FileLock::acquire(
       database.string() + ".lock", "muster collector, pid " + std::to_string(::getpid()));
@@ -121,6 +122,15 @@ Expected<std::uint64_t> SqliteStore::open_session(
   }
   return session.status().code() == StatusCode::kInvalidArgument ? session.status()
                                                                  : fail(session.status());
+}
+
+Expected<bool> SqliteStore::keep_line(const RunLine& line) {
+  MUSTER_ASSIGN_OR_RETURN(RunState* const run, sessions_.run(line.name));
+  if (Status status = begin(); !status.ok()) {
+    return fail(std::move(status));
+  }
+  Expected<bool> kept = write_run_line(connection_, run->run_id, line);
+  return kept ? kept : fail(kept.status());
 }
 
 void SqliteStore::close_session(const Identity& identity) {

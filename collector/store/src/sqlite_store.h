@@ -8,6 +8,7 @@
 #include "collector/store/src/compactor.h"
 #include "collector/store/src/connection.h"
 #include "collector/store/src/frame_log.h"
+#include "collector/store/src/run_lines.h"
 #include "collector/store/src/schema_table.h"
 #include "collector/store/src/session_table.h"
 
@@ -30,6 +31,17 @@ class SqliteStore final : public Store {
 
   [[nodiscard]] Expected<std::uint64_t> open_session(
       const Identity& identity, std::int32_t world_size) override;
+
+  [[nodiscard]] Expected<std::vector<RunLine>> lines() override {
+    return read_run_lines(connection_);
+  }
+
+  [[nodiscard]] Expected<bool> keep_line(const RunLine& line) override;
+
+  [[nodiscard]] Expected<std::string> find_line(const std::string& run_id) override {
+    return resolve_run(connection_, run_id);
+  }
+
   void close_session(const Identity& identity) override;
   [[nodiscard]] Status register_schema(
       const Identity& identity, const MetricSchema& schema) override;

@@ -4,6 +4,8 @@
 
 #include <muster/common/hash.h>
 
+#include <sys/stat.h>
+
 #include <algorithm>
 
 namespace muster::checkpoint::testing {
@@ -38,6 +40,18 @@ class Damage : public CheckpointTest {
 
   fs::path checkpoint_;
 };
+
+TEST_F(Damage, AFifoInPlaceOfAFileIsRefusedAndNotWaitedFor) {
+  for (const char* name : {"MANIFEST.json", "rank-0.json", "rank-0.safetensors"}) {
+    const std::string whole = read_bytes(checkpoint_ / name);
+    fs::remove(checkpoint_ / name);
+    ASSERT_EQ(::mkfifo((checkpoint_ / name).c_str(), 0600), 0);
+    expect_found(name, "a FIFO");
+    expect_fallback();
+    fs::remove(checkpoint_ / name);
+    write_bytes(checkpoint_ / name, whole);
+  }
+}
 
 class DamagedFile : public Damage, public ::testing::WithParamInterface<const char*> {};
 

@@ -21,6 +21,17 @@ TEST_F(Generations, AscendFromOneAndPersist) {
   EXPECT_EQ(current_generation(root_, "fresh").value(), Generation{0});
 }
 
+TEST_F(Generations, KeepTheUidOfTheirRunUntilItsFolderIsDeleted) {
+  const std::string first = run_uid(root_, "run").value();
+  EXPECT_EQ(first.size(), 32U);
+  ASSERT_TRUE(allocate_generation(root_, "run"));
+  EXPECT_EQ(run_uid(root_, "run").value(), first);
+  EXPECT_EQ(run_uid(root_, "fresh").value(), "");
+  fs::remove_all(run_folder());
+  ASSERT_TRUE(allocate_generation(root_, "run"));
+  EXPECT_NE(run_uid(root_, "run").value(), first);
+}
+
 TEST_F(Generations, AreUniqueUnderConcurrentAllocation) {
   std::vector<std::int64_t> allocated(16);
   std::vector<std::thread> threads;

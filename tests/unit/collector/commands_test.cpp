@@ -151,6 +151,25 @@ TEST_F(Commands, DoNotComeFromAgents) {
   EXPECT_NE(goodbye->reason.find("agent"), std::string::npos);
 }
 
+TEST_F(Commands, ForARunThatHasEndedAreRefusedWithItsEnd) {
+  running_.start();
+  ScriptedClient launcher = running_.join(launcher_hello());
+  Event ended;
+  ended.kind = event_kind::kRunEnded;
+  ended.reason = "ended with code 0: all ranks are done";
+  launcher.send(wire::EventMessage{1, ended});
+  ASSERT_TRUE(launcher.receive_ack(1));
+  const auto refused = running_.collector().issue("run-1", CommandKind::kStop, 0, "enough");
+  EXPECT_EQ(refused.status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(
+      refused.status().message().find("'run-1' has ended (ended with code 0"), std::string::npos)
+      << refused.status().message();
+  running_.restart();
+  EXPECT_FALSE(running_.collector().issue("run-1", CommandKind::kStop, 0, "enough").ok());
+  ScriptedClient rank = running_.join(agent_hello(0, 2));
+  EXPECT_TRUE(running_.collector().issue("run-1", CommandKind::kStop, 0, "enough").ok());
+}
+
 TEST_F(Commands, ForAnUnknownRunAreRefusedByName) {
   ScriptedClient issuer = running_.join(operator_hello());
   issuer.send(wire::CommandRequest{"run-9", CommandKind::kStop, 0, -1, "", ""});

@@ -54,6 +54,67 @@ TEST_F(Sessions, StoresABatchThatComesTwiceOnce) {
   EXPECT_EQ(running_.metric("muster_duplicate_frames_total"), "15");
 }
 
+// The hello of rank 0 of run-1 in its first generation, of the run `uid`.
+wire::Hello hello_of(const std::string& uid) {
+  wire::Hello hello = agent_hello(0);
+  hello.identity.run_uid = uid;
+  hello.identity.incarnation = "process of " + uid;
+  return hello;
+}
+
+TEST_F(Sessions, KeepARunUnderTheNameOfADeletedOneAsALineOfItsOwn) {
+  running_.start();
+  for (const auto& [uid, loss] : {std::pair{"deleted", 2.1F}, std::pair{"new", 5.4F}}) {
+    ScriptedClient client = running_.join(hello_of(uid));
+    client.send(wire::SchemaMessage{job_schema()});
+    client.send(job_batch(1, 0, 60, {.loss = loss}));
+    ASSERT_TRUE(client.receive_ack(60));
+  }
+  EXPECT_EQ(running_.metric("muster_duplicate_frames_total"), "0");
+  const auto query = running_.query();
+  EXPECT_NEAR(query->run("run-1")->last_loss, 5.4, 1e-6);
+  EXPECT_NEAR(query->run("run-1#2")->last_loss, 5.4, 1e-6);
+  EXPECT_NEAR(query->run("run-1#1")->last_loss, 2.1, 1e-6);
+  ASSERT_EQ(query->runs()->size(), 2U);
+  EXPECT_EQ(query->runs()->at(0).run_id, "run-1#2");
+  EXPECT_EQ(query->runs()->at(1).run_id, "run-1#1");
+  const auto events = query->events("run-1", 0, 100).value();
+  ASSERT_FALSE(events.empty());
+  EXPECT_NE(events[0].event.reason.find("another run used the name 'run-1'"), std::string::npos);
+}
+
+TEST_F(Sessions, KeepTheLinesOfRunsApartOverARestartOfTheCollector) {
+  running_.start();
+  for (const char* uid : {"a", "b"}) {
+    ScriptedClient client = running_.join(hello_of(uid));
+    client.send(wire::SchemaMessage{job_schema()});
+    client.send(job_batch(1, 0, 10));
+    ASSERT_TRUE(client.receive_ack(10));
+  }
+  running_.restart();
+  ScriptedClient client = running_.join(hello_of("a"));
+  client.send(wire::SchemaMessage{job_schema()});
+  client.send(job_batch(11, 10, 10));
+  ASSERT_TRUE(client.receive_ack(20));
+  EXPECT_EQ(running_.query()->run("run-1#1")->last_step, 19);
+  EXPECT_EQ(running_.query()->run("run-1")->last_step, 9);
+}
+
+TEST_F(Sessions, ReportStepsThatAnotherProcessHasSentAlready) {
+  running_.start();
+  for (const char* incarnation : {"first", "second"}) {
+    wire::Hello hello = agent_hello(0);
+    hello.identity.incarnation = incarnation;
+    ScriptedClient client = running_.join(hello);
+    client.send(wire::SchemaMessage{job_schema()});
+    client.send(job_batch(1, 0, 10));
+    ASSERT_TRUE(client.receive_ack(10));
+  }
+  const auto events = running_.query()->events("run-1", 0, 100).value();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_NE(events[0].event.reason.find("has from another process"), std::string::npos);
+}
+
 TEST_F(Sessions, TellsAReturningProcessWhatIsStored) {
   running_.start();
   ScriptedClient client = running_.join_rank();

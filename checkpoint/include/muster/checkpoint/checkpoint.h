@@ -159,6 +159,11 @@ struct CheckpointDetails {
 [[nodiscard]] Expected<Generation> allocate_generation(
     const std::filesystem::path& root, const std::string& run_id);
 
+// Returns the random id that distinguishes this run from others of its name, made with its first
+// generation and kept in <root>/<run>/RUN_UID. Empty if the run has none yet.
+[[nodiscard]] Expected<std::string> run_uid(
+    const std::filesystem::path& root, const std::string& run_id);
+
 // The current generation, or zero if the run has none yet.
 [[nodiscard]] Expected<Generation> current_generation(
     const std::filesystem::path& root, const std::string& run_id);

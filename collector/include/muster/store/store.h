@@ -25,6 +25,14 @@
 
 namespace muster::store {
 
+// A run as stored. Two runs of one name are two lines.
+struct RunLine {
+  std::string name;       // Of the stored run.
+  std::string base;       // The name it asked for, where that is another one; else empty.
+  std::string uid;        // Identity::run_uid; empty: unknown.
+  Generation generation;  // Newest.
+};
+
 class Store {
  public:
   // Creates or opens the file, takes its exclusive lock (a second collector on it is
@@ -46,6 +54,12 @@ class Store {
   // process that is not a rank, such as the launcher; it can send events but no frames.
   [[nodiscard]] virtual Expected<std::uint64_t> open_session(
       const Identity& identity, std::int32_t world_size) = 0;
+  // All lines, oldest first.
+  [[nodiscard]] virtual Expected<std::vector<RunLine>> lines() = 0;
+  // Keeps what tells this run, which has a session, from others. True if it was not kept yet.
+  [[nodiscard]] virtual Expected<bool> keep_line(const RunLine& line) = 0;
+  // The name of the line that a person means by `run_id`. kNotFound for none.
+  [[nodiscard]] virtual Expected<std::string> find_line(const std::string& run_id) = 0;
   virtual void close_session(const Identity& identity) = 0;
 
   // Idempotent by hash.

@@ -44,6 +44,10 @@ class FileDescriptor {
 [[nodiscard]] Expected<std::string> read_file(
     const std::filesystem::path& path, std::size_t size_max_bytes = std::size_t{1} << 30);
 
+// The same, but kDataLoss for what is not a regular file: opening a FIFO would wait for a writer.
+[[nodiscard]] Expected<std::string> read_regular_file(
+    const std::filesystem::path& path, std::size_t size_max_bytes = std::size_t{1} << 30);
+
 // Writes `path`.tmp, fsyncs, renames over `path`, fsyncs the folder.
 [[nodiscard]] Status write_file_durably(
     const std::filesystem::path& path, std::string_view content);

@@ -31,12 +31,14 @@ using Generation =
     StrongId<struct GenerationTag, std::int64_t>;  // One launch of the whole job, from 1.
 using CommandId = StrongId<struct CommandIdTag, std::uint64_t>;  // Ascending per run, from 1.
 
-// One process of one launch of one run. `incarnation` is random per process start.
+// One process of one launch of one run. `incarnation` is random per process start, `run_uid` per
+// run: two runs of one name differ in it. Empty: a process that knows none.
 struct Identity {
   std::string run_id;
   Generation generation;
   Rank rank;
   std::string incarnation;
+  std::string run_uid{};
 
   friend bool operator==(const Identity&, const Identity&) = default;
 };

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <thread>
@@ -24,6 +25,7 @@ struct WireEventSinkOptions {
   std::string run_id;
   std::string incarnation;
   int world_size{0};
+  std::filesystem::path checkpoint_root;  // that holds the run's uid, if not empty
 };
 
 class WireEventSink final : public EventSink {
@@ -55,6 +57,7 @@ class WireEventSink final : public EventSink {
   // Used by the delivery thread only.
   std::optional<WireClient> client_;
   Generation client_generation_;
+  std::string run_uid_;
 
   Mutex mutex_;
   CondVar wake_;
