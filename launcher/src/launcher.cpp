@@ -17,6 +17,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -33,6 +34,10 @@ namespace {
 
 // How long to wait for the output of dead ranks, whose pipes another process may hold open.
 constexpr auto kDrainTimeout = std::chrono::milliseconds{500};
+
+// Where a rank leaves why it ends with 93, and for whom.
+constexpr const char* kReasonName = "RANK_REASON";
+constexpr std::size_t kReasonBytesMax = 4096;
 
 // A port that was free a moment ago. The ranks' rendezvous binds it; losing the race shows as a
 // failed start and costs one restart.
@@ -129,6 +134,10 @@ class ProcessLauncher final : public Launcher {
 };
 
 Expected<int> ProcessLauncher::run() {
+  // Processes that outlive the first one of their rank become children of this process.
+  if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
+    return io_error("becoming the parent of what ranks leave", errno);
+  }
   RestartPolicy policy{options_, newest_committed_step()};
   while (true) {
     const auto end = run_generation();
@@ -154,6 +163,8 @@ Expected<GenerationSetup> ProcessLauncher::prepare_generation() {
   GenerationSetup setup;
   MUSTER_ASSIGN_OR_RETURN(
       setup.generation, checkpoint::allocate_generation(options_.checkpoint_root, options_.run_id));
+  MUSTER_ASSIGN_OR_RETURN(
+      setup.run_uid, checkpoint::run_uid(options_.checkpoint_root, options_.run_id));
   std::vector<std::string> rejected;
   const auto newest =
       checkpoint::newest_verified(options_.checkpoint_root, options_.run_id, &rejected);
@@ -167,6 +178,8 @@ Expected<GenerationSetup> ProcessLauncher::prepare_generation() {
     return newest.status();
   }
   MUSTER_ASSIGN_OR_RETURN(setup.master_port, free_port());
+  std::error_code ignored;
+  fs::remove(run_folder_ / kReasonName, ignored);  // Of an earlier generation.
   return setup;
 }
 
@@ -179,6 +192,9 @@ Status ProcessLauncher::start_ranks(const GenerationSetup& setup, Team& team) {
     snapshot_.running = true;
   }
   for (int rank = 0; rank < options_.process_count; ++rank) {
+    if (stop_requested_within({})) {
+      return aborted("asked to stop while ranks started");
+    }
     MUSTER_RETURN_IF_ERROR(start_rank(setup, rank, team));
   }
   std::string pids = "ranks 0.." + std::to_string(options_.process_count - 1) + " run as pids";
@@ -231,8 +247,17 @@ Expected<TeamEnd> ProcessLauncher::run_generation() {
   Team team{options_, pump_, clock_, [this](const RankExit& exit) {
               report(event_kind::kRankLost, Severity::kError, describe(exit), exit.rank);
             }};
-  // On an error the team's destructor kills what has started.
-  MUSTER_RETURN_IF_ERROR(start_ranks(setup, team));
+  // On an error the team's destructor kills what has started. No step can have been made before
+  // all ranks have started: there is nothing to save.
+  const Status started = start_ranks(setup, team);
+  if (started.code() == StatusCode::kAborted) {
+    TeamEnd end;
+    end.kind = ExitKind::kPreempted;
+    end.stopped = true;
+    end.reason = started.message();
+    return end;
+  }
+  MUSTER_RETURN_IF_ERROR(started);
   const TeamEnd end = team.supervise(stop_event_.get(), [this](int rank) {
     const MutexLock lock{mutex_};
     snapshot_.pids[static_cast<std::size_t>(rank)] = 0;
@@ -249,8 +274,11 @@ ProcessLauncher::Ending ProcessLauncher::judge(const TeamEnd& end, RestartPolicy
       return {false, {}, kExitDone, "all ranks are done"};
     case ExitKind::kPreempted:
       return {false, {}, kExitPreempted, "preempted: " + end.reason};
-    case ExitKind::kNeverRestart:
-      return {false, {}, kExitNeverRestart, end.reason};
+    case ExitKind::kNeverRestart: {
+      const std::string why =
+          muster::read_file(run_folder_ / kReasonName, kReasonBytesMax).value_or("");
+      return {false, {}, kExitNeverRestart, end.reason + (why.empty() ? "" : ": ") + why};
+    }
     case ExitKind::kRollback:
     case ExitKind::kFailed:
       break;

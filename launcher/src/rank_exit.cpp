@@ -5,6 +5,7 @@
 
 #include <sys/wait.h>
 
+#include <csignal>
 #include <cstring>
 
 namespace muster::launcher {
@@ -25,6 +26,11 @@ ExitKind kind_of(const RankExit& exit) {
     default:
       return ExitKind::kFailed;
   }
+}
+
+bool ended_by_sigterm(int wait_status) {
+  return (WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGTERM) ||
+         (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 128 + SIGTERM);
 }
 
 std::string describe(const RankExit& exit) {

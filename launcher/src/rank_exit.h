@@ -19,6 +19,9 @@ struct RankExit {
 
 [[nodiscard]] ExitKind kind_of(const RankExit& exit);
 
+// By the signal, or with the code a shell gives to it.
+[[nodiscard]] bool ended_by_sigterm(int wait_status);
+
 // "rank 2 (pid 4711) was killed by signal 9 (Killed)", "rank 0 (pid 12) exited with code 3".
 [[nodiscard]] std::string describe(const RankExit& exit);
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/src/rank_process.h"
 
+#include <muster/common/file.h>
 #include <muster/common/signals.h>
+#include <muster/common/text.h>
 
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -164,12 +166,17 @@ RankProcess::RankProcess(RankProcess&& other) noexcept
     : rank_(other.rank_),
       pid_(other.pid_),
       pidfd_(std::move(other.pidfd_)),
-      alive_(std::exchange(other.alive_, false)) {}
+      alive_(std::exchange(other.alive_, false)),
+      ended_(other.ended_),
+      wait_status_(other.wait_status_),
+      orphan_status_(other.orphan_status_) {}
 
 RankProcess::~RankProcess() {
   if (alive_) {
     signal(SIGKILL);
-    wait_for(pid_);
+    if (!ended_) {
+      wait_for(pid_);
+    }
   }
 }
 
@@ -180,19 +187,66 @@ void RankProcess::signal(int number) const {
 }
 
 std::optional<RankExit> RankProcess::reap() {
-  siginfo_t info{};
-  if (!alive_ ||
-      ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-      info.si_pid != pid_) {
+  if (!alive_) {
     return std::nullopt;
   }
-  // While the leader is a zombie, its process id cannot have been reused.
-  signal(SIGKILL);
-  RankExit exit{rank_, pid_, 0};
-  while (::waitpid(pid_, &exit.wait_status, 0) < 0 && errno == EINTR) {
+  if (!ended_) {
+    ended_ = ::waitpid(pid_, &wait_status_, WNOHANG) == pid_;
+  }
+  if (!ended_) {
+    return std::nullopt;
+  }
+  // The last process of the group is an orphan and so a child of this process: until it is reaped
+  // here, the number of the group cannot be used again.
+  int status = 0;
+  while (::waitpid(-pid_, &status, WNOHANG) > 0) {
+    note_orphan(status);
+  }
+  if (::kill(-pid_, 0) == 0 || errno != ESRCH) {
+    return std::nullopt;
   }
   alive_ = false;
-  return exit;
+  const bool replaced = orphan_status_ && ended_by_sigterm(wait_status_);
+  return RankExit{rank_, pid_, replaced ? *orphan_status_ : wait_status_};
+}
+
+// The most telling one: a code before a signal, 93 before 75 before others before 0.
+void RankProcess::note_orphan(int wait_status) {
+  const auto weight = [this](int status) {
+    if (!WIFEXITED(status) || ended_by_sigterm(status)) {
+      return 0;
+    }
+    switch (kind_of({rank_, pid_, status})) {
+      case ExitKind::kNeverRestart:
+        return 4;
+      case ExitKind::kPreempted:
+        return 3;
+      case ExitKind::kDone:
+        return 1;
+      default:
+        return 2;
+    }
+  };
+  if (weight(wait_status) > 0 &&
+      (!orphan_status_ || weight(wait_status) > weight(*orphan_status_))) {
+    orphan_status_ = wait_status;
+  }
+}
+
+std::string RankProcess::leftovers() const {
+  std::string names;
+  std::error_code error;
+  for (auto entry = std::filesystem::directory_iterator{"/proc", error};
+       !error && entry != std::filesystem::end(entry);
+       entry.increment(error)) {
+    const auto pid = parse<pid_t>(entry->path().filename().string());
+    if (pid && *pid != pid_ && ::getpgid(*pid) == pid_) {
+      std::string name = read_file(entry->path() / "comm", 64).value_or("a process\n");
+      name = name.substr(0, name.find('\n'));
+      names += (names.empty() ? "" : ", ") + name + " (pid " + std::to_string(*pid) + ")";
+    }
+  }
+  return names;
 }
 
 Expected<std::string> find_program(const std::string& program) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's process, in a separate process group, that dies with the thread that started it.
+// One rank: a process group whose first process dies with the thread that started it. The rank has
+// ended when the group is empty, for the program may be a script that does not `exec` the trainer.
+// The launcher must be a subreaper (PR_SET_CHILD_SUBREAPER), or orphans are not seen to end.
 //
 // Not thread-safe; belongs to the launcher's thread.
 #pragma once
@@ -41,16 +43,28 @@ class RankProcess {
 
   [[nodiscard]] bool alive() const { return alive_; }
 
-  // Readable once the process has ended.
+  // Readable once the first process has ended.
   [[nodiscard]] int pidfd() const { return pidfd_.get(); }
+
+  // The first process has ended, others of its group have not.
+  [[nodiscard]] bool lingers() const { return alive_ && ended_; }
+
+  // How the first process has ended.
+  [[nodiscard]] RankExit first_exit() const { return {rank_, pid_, wait_status_}; }
+
+  // "upload (pid 12), tee (pid 13)": the group without its first process.
+  [[nodiscard]] std::string leftovers() const;
 
   // To the whole group; nothing when the process has been reaped.
   void signal(int number) const;
 
-  // The exit, once; nullopt while it runs. What is left of its group is killed first.
+  // The exit, once; nullopt while a process of the group runs. That of the first process, unless
+  // it died of SIGTERM and left one that says more, such as a trainer that saved.
   [[nodiscard]] std::optional<RankExit> reap();
 
  private:
+  void note_orphan(int wait_status);
+
   RankProcess(int rank, pid_t pid, FileDescriptor pidfd)
       : rank_(rank), pid_(pid), pidfd_(std::move(pidfd)) {}
 
@@ -58,6 +72,9 @@ class RankProcess {
   pid_t pid_;
   FileDescriptor pidfd_;
   bool alive_{true};
+  bool ended_{false};
+  int wait_status_{0};
+  std::optional<int> orphan_status_;
 };
 
 // `program` itself when it has a slash, else the first executable of that name in PATH. kNotFound

@@ -15,6 +15,9 @@ namespace muster::launcher {
 
 namespace {
 
+// Orphans have no descriptor to wait on.
+constexpr auto kLingerLook = std::chrono::milliseconds{20};
+
 int poll_timeout_ms(const std::optional<Deadline>& deadline, const Clock& clock) {
   if (!deadline) {
     return -1;
@@ -41,9 +44,12 @@ TeamEnd Team::supervise(int stop_event, const std::function<void(int rank)>& on_
     wait_for_something(stop_event);
     handle_stop(stop_event);
     for (RankProcess& process : processes_) {
+      const bool lingered = process.lingers();
       if (const auto exit = process.reap()) {
         on_exit(exit->rank);
         handle_exit(*exit);
+      } else if (process.lingers() && !lingered) {
+        begin_to_linger(process);
       }
     }
     handle_deadline();
@@ -59,11 +65,47 @@ bool Team::any_alive() const {
 void Team::wait_for_something(int stop_event) {
   std::vector<pollfd> watched{{stop_event, POLLIN, 0}};
   for (const RankProcess& process : processes_) {
-    if (process.alive()) {
+    if (process.alive() && !process.lingers()) {
       watched.push_back({process.pidfd(), POLLIN, 0});
     }
   }
-  ::poll(watched.data(), watched.size(), poll_timeout_ms(kill_at_, clock_));
+  ::poll(watched.data(), watched.size(), poll_timeout_ms(next_deadline(), clock_));
+}
+
+std::optional<Deadline> Team::next_deadline() const {
+  std::optional<Deadline> next = kill_at_;
+  if (std::any_of(processes_.begin(), processes_.end(), [](const RankProcess& process) {
+        return process.lingers();
+      })) {
+    const Deadline look{clock_.now() + kLingerLook};
+    next = next && next->at < look.at ? next : look;
+  }
+  return next;
+}
+
+void Team::begin_to_linger(RankProcess& process) {
+  const RankExit exit = process.first_exit();
+  const ExitKind kind = kind_of(exit);
+  if (ended_by_sigterm(exit.wait_status)) {
+    process.signal(SIGTERM);  // A shell between launcher and trainer: the trainer still saves.
+  } else if (kind != ExitKind::kDone && kind != ExitKind::kPreempted && !end_.stopped) {
+    process.signal(SIGKILL);
+    return;
+  }
+  pump_.announce(
+      "rank " + std::to_string(exit.rank) + " (pid " + std::to_string(exit.pid) +
+      ") has ended; waiting for what it started: " + process.leftovers());
+  linger_until_.insert_or_assign(exit.rank, Deadline::after(options_.grace, clock_));
+}
+
+void Team::end_what_lingers(const RankProcess& process, std::chrono::nanoseconds grace) {
+  const std::string who = process.leftovers();
+  if (!who.empty()) {
+    pump_.announce(
+        "rank " + std::to_string(process.rank()) + " left " + who + ", which did not end within " +
+        format_seconds(grace) + " and is killed");
+  }
+  process.signal(SIGKILL);
 }
 
 void Team::handle_stop(int stop_event) {
@@ -110,11 +152,20 @@ void Team::handle_exit(const RankExit& exit) {
 }
 
 void Team::handle_deadline() {
+  for (const RankProcess& process : processes_) {
+    const auto until = linger_until_.find(process.rank());
+    if (process.lingers() && until != linger_until_.end() && until->second.expired(clock_)) {
+      end_what_lingers(process, options_.grace);
+      linger_until_.erase(until);
+    }
+  }
   if (!kill_at_ || !kill_at_->expired(clock_)) {
     return;
   }
   for (const RankProcess& process : processes_) {
-    if (process.alive()) {
+    if (process.lingers() && !ended_by_sigterm(process.first_exit().wait_status)) {
+      end_what_lingers(process, grace_);
+    } else if (process.alive()) {
       pump_.announce(
           "rank " + std::to_string(process.rank()) + " (pid " + std::to_string(process.pid()) +
           ") did not end within " + format_seconds(grace_) + " and is killed");

@@ -12,6 +12,7 @@
 #include <muster/launcher/options.h>
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -49,6 +50,10 @@ class Team {
   void handle_stop(int stop_event);
   void handle_exit(const RankExit& exit);
   void handle_deadline();
+  // The first process of this rank has ended and has left others.
+  void begin_to_linger(RankProcess& process);
+  void end_what_lingers(const RankProcess& process, std::chrono::nanoseconds grace);
+  [[nodiscard]] std::optional<Deadline> next_deadline() const;
   // SIGTERM now, SIGKILL after `grace`.
   void ask_to_end(std::chrono::nanoseconds grace);
   void kill_rest();
@@ -61,6 +66,7 @@ class Team {
   TeamEnd end_;
   std::uint64_t stop_count_{0};
   std::optional<Deadline> kill_at_;
+  std::map<int, Deadline> linger_until_;  // By rank.
   std::chrono::nanoseconds grace_{0};
 };
 

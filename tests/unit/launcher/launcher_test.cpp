@@ -161,6 +161,22 @@ TEST_F(LauncherTest, ForwardsAStopAsTermAndEndsPreempted) {
   EXPECT_TRUE(end_.restarts.empty());
 }
 
+TEST_F(LauncherTest, ActsOnAStopWhileItStartsRanks) {
+  LauncherOptions options = shell("touch $DIR/up; sleep 1000", 2000);
+  start(options);
+  ASSERT_TRUE(wait_for_file(root_ / "up"));
+  launcher_->request_stop();
+  EXPECT_EQ(join(), kExitPreempted);
+  EXPECT_TRUE(contains(end_.reason, "asked to stop while ranks started")) << end_.reason;
+}
+
+TEST_F(LauncherTest, SaysWhoEndedARunWith93AndWhy) {
+  ASSERT_EQ(
+      run(shell("printf 'command 3 of ann: loss diverged' >$DIR/run/RANK_REASON; exit 93")),
+      kExitNeverRestart);
+  EXPECT_TRUE(contains(end_.reason, "command 3 of ann: loss diverged")) << end_.reason;
+}
+
 TEST_F(LauncherTest, ASecondStopKillsAtOnce) {
   start(shell("trap '' TERM; touch $DIR/up; while :; do sleep 0.01; done"));
   ASSERT_TRUE(wait_for_file(root_ / "up"));
@@ -182,8 +198,32 @@ TEST_F(LauncherTest, KillsARankThatIgnoresTermAfterTheGraceAndSaysSo) {
   EXPECT_TRUE(contains(console(), "did not end within 0.1 s and is killed")) << console();
 }
 
+TEST_F(LauncherTest, WaitsForATrainerWhoseShellDiedOfTheStop) {
+  // The inner shell is the trainer: it saves for a while after SIGTERM and says so with 75.
+  start(shell(
+      "sh -c 'trap \"sleep 0.3; touch $DIR/saved-$RANK; exit 75\" TERM; touch $DIR/up-$RANK;"
+      " while :; do sleep 0.01; done'; exit $?",
+      2));
+  ASSERT_TRUE(wait_for_file(root_ / "up-0"));
+  ASSERT_TRUE(wait_for_file(root_ / "up-1"));
+  launcher_->request_stop();
+  EXPECT_EQ(join(), kExitPreempted) << console();
+  EXPECT_TRUE(std::filesystem::exists(root_ / "saved-0"));
+  EXPECT_TRUE(std::filesystem::exists(root_ / "saved-1"));
+  EXPECT_TRUE(contains(console(), "waiting for what it started: sh (pid ")) << console();
+}
+
+TEST_F(LauncherTest, WaitsForAnUploadThatAFinishedRankLeft) {
+  ASSERT_EQ(run(shell("(sleep 0.3; touch $DIR/uploaded) & exit 0")), kExitDone);
+  EXPECT_TRUE(std::filesystem::exists(root_ / "uploaded"));
+}
+
 TEST_F(LauncherTest, KillsWhatARankLeftInItsProcessGroup) {
-  ASSERT_EQ(run(shell("sleep 1000 & echo $! >$DIR/child")), kExitDone);
+  LauncherOptions options = shell("sleep 1000 & echo $! >$DIR/child");
+  options.grace = std::chrono::milliseconds{100};
+  ASSERT_EQ(run(options), kExitDone);
+  EXPECT_TRUE(contains(console(), "rank 0 left sleep (pid ")) << console();
+  EXPECT_TRUE(contains(console(), "which did not end within 0.1 s and is killed")) << console();
   const pid_t child = std::stoi(read(root_ / "child"));
   const FileDescriptor pidfd{static_cast<int>(::syscall(SYS_pidfd_open, child, 0))};
   pollfd ended{pidfd.get(), POLLIN, 0};
