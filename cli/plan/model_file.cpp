@@ -202,7 +202,9 @@ void read_entry(const YAML::Node& entry, std::vector<ParameterSpec>& specs) {
 
 RouteRule read_route(const YAML::Node& node) {
   require_keys(
-      node, "a route", {"pattern", "rule", "group", "weight_decay", "lr_scale", "state_type"});
+      node,
+      "a route",
+      {"pattern", "rule", "group", "weight_decay", "lr_scale", "state_type", "optional"});
   if (!node["pattern"] || !node["rule"]) {
     refuse(node, "a route needs a pattern and a rule");
   }
@@ -221,6 +223,7 @@ RouteRule read_route(const YAML::Node& node) {
           {"bf16", StateType::kBFloat16},
           {"int8", StateType::kInt8Block}},
       route.state_type);
+  read_into(node, "optional", "true or false", route.optional);
   return route;
 }
 

@@ -26,17 +26,24 @@ constexpr std::array kKinds{
     ActionKind::kArmQkClip,
     ActionKind::kSkipStep,
     ActionKind::kStop};
+
+// '#' stands for a number.
+struct KnownFinding {
+  const char* name;
+  std::array<const char*, 3> subjects;
+};
+
 constexpr std::array kFindings{
-    "nonfinite",
-    "spike",
-    "spike_persistent",
-    "max_logit",
-    "rank_lost",
-    "no_progress",
-    "flat",
-    "attention_reach_low",
-    "expert_imbalance",
-    "ep_rank_waited_for"};
+    KnownFinding{"nonfinite", {"loss", "gradient", "layer # head #"}},
+    KnownFinding{"spike", {"loss", "gradient_norm"}},
+    KnownFinding{"spike_persistent", {"loss", "gradient_norm"}},
+    KnownFinding{"max_logit", {"layer # head #"}},
+    KnownFinding{"rank_lost", {"rank #"}},
+    KnownFinding{"no_progress", {"job"}},
+    KnownFinding{"flat", {"loss", "gradient_norm"}},
+    KnownFinding{"attention_reach_low", {"layer #"}},
+    KnownFinding{"expert_imbalance", {"layer #"}},
+    KnownFinding{"ep_rank_waited_for", {"EP rank #"}}};
 
 // A mistake in the file, thrown to parse_policy.
 struct Mistake {
@@ -161,6 +168,47 @@ std::string read_name(const YAML::Node& map, const char* key) {
   return name;
 }
 
+const KnownFinding& find_finding(const YAML::Node& node, const std::string& name) {
+  std::string known;
+  for (const KnownFinding& finding : kFindings) {
+    if (name == finding.name) {
+      return finding;
+    }
+    known += (known.empty() ? "" : ", ") + std::string{finding.name};
+  }
+  refuse(node, "finding", name + " is not a finding; known are " + known);
+}
+
+// A subject that no finding can have would make a rule that is never in force.
+std::string read_subject(const YAML::Node& node, const KnownFinding& finding) {
+  auto subject = read<std::string>(node, "subject", "a name");
+  std::string shape;
+  for (const char letter : subject) {
+    const bool digit = letter >= '0' && letter <= '9';
+    if (!digit || shape.empty() || shape.back() != '#') {
+      shape += digit ? '#' : letter;
+    }
+  }
+  std::string known;
+  for (const char* one : finding.subjects) {
+    if (one != nullptr && shape == one) {
+      return subject;
+    }
+    if (one != nullptr) {
+      std::string example = one;
+      std::replace(example.begin(), example.end(), '#', '0');
+      known += (known.empty() ? "" : ", ") + example;
+    }
+  }
+  if (subject.empty()) {
+    return subject;  // Any.
+  }
+  refuse(
+      node,
+      "subject",
+      concat("'", subject, "' is no subject of ", finding.name, "; such are ", known));
+}
+
 Rule read_rule(const YAML::Node& map, double max_logit_threshold) {
   require_keys(
       map,
@@ -176,17 +224,9 @@ Rule read_rule(const YAML::Node& map, double max_logit_threshold) {
   Rule rule;
   rule.name = read_name(map, "name");
   rule.finding = read_name(map, "finding");
-  std::string known;
-  bool is_known = false;
-  for (const char* finding : kFindings) {
-    is_known = is_known || rule.finding == finding;
-    known += (known.empty() ? "" : ", ") + std::string{finding};
-  }
-  if (!is_known) {
-    refuse(map["finding"], "finding", rule.finding + " is not a finding; known are " + known);
-  }
+  const KnownFinding& finding = find_finding(map["finding"], rule.finding);
   if (map["subject"]) {
-    rule.subject = read<std::string>(map["subject"], "subject", "a name");
+    rule.subject = read_subject(map["subject"], finding);
   }
   rule.cooldown_steps = read_count(map, "cooldown_steps", 0);
   rule.budget = read_count(map, "budget", -1);

@@ -55,6 +55,7 @@ Expected<PlanReport> report_plan(
   MUSTER_RETURN_IF_ERROR(check_ranks(ranks, expert_ranks));
   MUSTER_RETURN_IF_ERROR(validate(options));
   MUSTER_ASSIGN_OR_RETURN(const Routing routing, route(std::move(specs), options.routes));
+  MUSTER_RETURN_IF_ERROR(check_routes(routing, options.routes));
   PlanReport report;
   report.layout = options.layout;
   report.hash = plan_hash(routing, options);

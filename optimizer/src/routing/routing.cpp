@@ -242,4 +242,38 @@ Expected<Routing> route(std::vector<ParameterSpec> specs, std::span<const RouteR
   return routing;
 }
 
+Status check_routes(const Routing& routing, std::span<const RouteRule> rules) {
+  std::unordered_set<std::string_view> used;
+  for (const RoutedParameter& parameter : routing.parameters) {
+    used.insert(parameter.route.pattern);
+  }
+  for (const RouteRule& rule : rules) {
+    const bool fallback = rule.pattern.find_first_not_of('*') == std::string::npos;
+    if (fallback || rule.optional || routing.parameters.empty() || used.contains(rule.pattern)) {
+      continue;
+    }
+    const auto taken = std::find_if(
+        routing.parameters.begin(), routing.parameters.end(), [&](const RoutedParameter& p) {
+          return matches(rule.pattern, p.spec.name);
+        });
+    const std::string remedy = "; correct it, or say that the route is optional";
+    if (taken == routing.parameters.end()) {
+      return invalid_argument(
+          "the route '", rule.pattern, "' to ", rule.rule, " matches no parameter", remedy);
+    }
+    return invalid_argument(
+        "the route '",
+        rule.pattern,
+        "' to ",
+        rule.rule,
+        " is never in force: '",
+        taken->spec.name,
+        "' is taken by the earlier route '",
+        taken->route.pattern,
+        "'; put it before that one",
+        remedy.substr(remedy.find(','), std::string::npos));
+  }
+  return {};
+}
+
 }  // namespace muster::optimizer

@@ -59,6 +59,10 @@ struct Routing {
 [[nodiscard]] Expected<Routing> route(
     std::vector<ParameterSpec> specs, std::span<const RouteRule> rules);
 
+// kInvalidArgument naming a rule that is in force for no parameter though it should be: one that is
+// neither optional nor "*".
+[[nodiscard]] Status check_routes(const Routing& routing, std::span<const RouteRule> rules);
+
 // kInvalidArgument naming the hyperparameter that can never work.
 [[nodiscard]] Status validate(const OptimizerOptions& options);
 

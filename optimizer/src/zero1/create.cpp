@@ -13,6 +13,7 @@ Expected<Routing> check_locally(
     std::vector<ParameterSpec> specs, const OptimizerOptions& options, bool has_expert_peers) {
   MUSTER_RETURN_IF_ERROR(validate(options));
   MUSTER_ASSIGN_OR_RETURN(Routing routing, route(std::move(specs), options.routes));
+  MUSTER_RETURN_IF_ERROR(check_routes(routing, options.routes));
   MUSTER_RETURN_IF_ERROR(validate(options.clipping, routing.group_names));
   for (const RoutedParameter& parameter : routing.parameters) {
     if (parameter.spec.placement == Placement::kExpert && !has_expert_peers) {

@@ -47,6 +47,38 @@ RoutedParameter routed_one(const ParameterSpec& spec) {
   return route({spec}, kRules).value().parameters.at(0);
 }
 
+std::string unused_refusal(const std::vector<RouteRule>& rules) {
+  const auto routing = route({spec_of("layer.weight", {8, 8}), spec_of("layer.bias", {8})}, rules);
+  EXPECT_TRUE(routing) << routing.status().message();
+  return check_routes(*routing, rules).message();
+}
+
+TEST(Routing, NamesAPatternThatMatchesNoParameter) {
+  const std::string typo =
+      unused_refusal({{"*.wieght", Rule::kMuon, "m"}, {"*", Rule::kAdamW, "r"}});
+  EXPECT_THAT(typo, HasSubstr("'*.wieght' to muon matches no parameter"));
+  EXPECT_THAT(typo, HasSubstr("optional"));
+  EXPECT_EQ(unused_refusal({{"*.weight", Rule::kMuon, "m"}, {"*", Rule::kAdamW, "r"}}), "");
+}
+
+TEST(Routing, NamesAPatternThatAnEarlierOneLeavesNothingTo) {
+  const std::string late =
+      unused_refusal({{"*", Rule::kAdamW, "r"}, {"*.weight", Rule::kMuon, "m"}});
+  EXPECT_THAT(late, HasSubstr("'layer.weight' is taken by the earlier route '*'"));
+}
+
+TEST(Routing, TakesAnOptionalPatternAndAFallbackWithoutParameters) {
+  RouteRule experts{"*.experts.*", Rule::kMuon, "e"};
+  experts.optional = true;
+  EXPECT_EQ(
+      unused_refusal(
+          {experts,
+           {"*.weight", Rule::kMuon, "m"},
+           {"*.bias", Rule::kAdamW, "b"},
+           {"*", Rule::kAdamW, "r"}}),
+      "");
+}
+
 TEST(Routing, MatchesStarsAnywhere) {
   EXPECT_TRUE(matches("layers.*.wq", "layers.12.wq"));
   EXPECT_TRUE(matches("*", ""));

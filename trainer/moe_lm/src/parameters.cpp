@@ -107,7 +107,7 @@ optimizer::OptimizerOptions optimizer_options(const TrainOptions& options) {
       {"*.router", rest, "router", 0.0, 1.0, update.state_type},
       {"*.attention.w*", update.rule, "attention", decay, 1.0, update.state_type},
       {"*.moe.experts.*", update.rule, "experts", decay, 1.0, update.state_type},
-      {"*.moe.shared.*", update.rule, "experts", decay, 1.0, update.state_type},
+      {"*.moe.shared.*", update.rule, "experts", decay, 1.0, update.state_type, true},
   };
   chosen.schedule.learning_rate = options.learning_rate;
   chosen.schedule.warmup_steps = options.warmup;

@@ -70,6 +70,8 @@ struct RouteRule {
   // Storage of the rule's states. kInt8Block applies to parameters of at least 4,096 elements in
   // all; smaller ones keep fp32 (they cost nothing and are the sensitive ones).
   StateType state_type{StateType::kFloat32};
+  // May be in force for no parameter. Others must be, but for "*": a pattern that is not is a typo.
+  bool optional{false};
 };
 
 // A parameter after layout. The spans stay valid for the optimizer's life. Values are written by

@@ -42,6 +42,22 @@ TEST(PolicyFile, AnEmptyFileIsRefusedAtItsFirstLine) {
   EXPECT_EQ(error_of(""), "p.yaml:1: policy: must be a map");
 }
 
+TEST(PolicyFile, ASubjectThatNoFindingCanHaveIsRefusedWithThoseItCan) {
+  const auto rule = [](const std::string& finding, const std::string& subject) {
+    return kHead + "  - {name: a, finding: " + finding + ", subject: \"" + subject +
+           "\", actions: [alarm]}\n";
+  };
+  EXPECT_EQ(
+      error_of(rule("spike", "los")),
+      "p.yaml:3: subject: 'los' is no subject of spike; such are loss, gradient_norm");
+  EXPECT_EQ(
+      error_of(rule("max_logit", "layer 3")),
+      "p.yaml:3: subject: 'layer 3' is no subject of max_logit; such are layer 0 head 0");
+  EXPECT_TRUE(parse_policy(rule("max_logit", "layer 13 head 0"), "p.yaml").ok());
+  EXPECT_TRUE(parse_policy(rule("ep_rank_waited_for", "EP rank 12"), "p.yaml").ok());
+  EXPECT_TRUE(parse_policy(rule("nonfinite", "gradient"), "p.yaml").ok());
+}
+
 TEST(PolicyFile, ASecondDocumentIsRefusedAtItsLine) {
   const std::string one = kHead + "  - {name: a, finding: spike, actions: [alarm]}\n";
   EXPECT_EQ(
