@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,9 +39,15 @@ std::string parsed_command(const CLI::App& app) {
 }
 
 // An unknown argument is a likelier mistake than a missing one, so it is named first.
-std::string usage_problem(const CLI::App& app, const CLI::ParseError& error) {
+std::string usage_problem(const CLI::App& app, const CLI::ParseError& error, bool has_tail) {
   const std::vector<std::string> unknown = app.remaining(true);
   if (!unknown.empty()) {
+    if (app.got_subcommand("run") && !has_tail && !unknown.front().starts_with('-')) {
+      return "unknown argument '" + unknown.front() +
+             "'; the program of a rank stands behind '--': "
+             "muster run … -- " +
+             unknown.front();
+    }
     const bool subcommand = app.get_subcommands().empty() && !unknown.front().starts_with('-');
     return (subcommand ? "no subcommand '" : "unknown argument '") + unknown.front() + "'";
   }
@@ -75,7 +82,8 @@ int dispatch(std::vector<std::string> arguments) {
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back.
     app.parse(arguments);
   } catch (const CLI::ParseError& error) {
-    return error.get_exit_code() == 0 ? app.exit(error) : refuse(app, usage_problem(app, error));
+    return error.get_exit_code() == 0 ? app.exit(error)
+                                      : refuse(app, usage_problem(app, error, !tail.empty()));
   }
   for (const auto& [subcommand, action] : actions) {
     if (!app.got_subcommand(std::string{subcommand->name})) {
@@ -97,7 +105,12 @@ int main(int argc, char** argv) {
   try {
     return muster::cli::dispatch({argv + 1, argv + argc});
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "muster: %s\n", error.what());
+    std::error_code gone;
+    static_cast<void>(std::filesystem::current_path(gone));
+    std::fprintf(
+        stderr,
+        "muster: %s\n",
+        gone ? "the working folder does not exist any more; change to another one" : error.what());
     return muster::cli::kExitError;
   }
 }

@@ -11,11 +11,13 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <memory>
+#include <thread>
 #include <utility>
 
 namespace muster::cli {
@@ -44,7 +46,12 @@ struct RunFlags {
   double failure_grace_s{2};
   int node_count{1};
   int node_rank{0};
+  bool force{false};
 };
+
+// More ranks than these are a slip of the finger.
+constexpr int kRanksMax = 4096;
+constexpr int kRanksPerCoreMax = 64;
 
 // The handler's way to the launcher of this process.
 std::atomic<Launcher*> running_launcher{nullptr};
@@ -81,6 +88,18 @@ Status check_numbers(const RunFlags& flags) {
   if (flags.options.process_count < 1) {
     return invalid_argument("--nproc-per-node must be at least 1");
   }
+  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const int usual = std::min(kRanksMax, kRanksPerCoreMax * cores);
+  if (flags.options.process_count > usual && !flags.force) {
+    return invalid_argument(
+        "--nproc-per-node must be at most ",
+        usual,
+        " on this host of ",
+        cores,
+        " cores, got ",
+        flags.options.process_count,
+        "; --force starts them all the same");
+  }
   if (flags.options.restarts_max < 0 || flags.options.no_progress_restarts_max < 0) {
     return invalid_argument("--max-restarts and --no-progress-limit cannot be negative");
   }
@@ -110,7 +129,12 @@ std::unique_ptr<launcher::EventSink> make_sink(const LauncherOptions& options, s
     return nullptr;
   }
   return std::make_unique<launcher::WireEventSink>(launcher::WireEventSinkOptions{
-      options.collector, std::move(token), options.run_id, random_hex_id(), options.process_count});
+      options.collector,
+      std::move(token),
+      options.run_id,
+      random_hex_id(),
+      options.process_count,
+      options.checkpoint_root});
 }
 
 Expected<int> run(RunFlags& flags, const Tail& program) {
@@ -169,6 +193,7 @@ Action declare_run(CLI::App& command, const Tail& tail) {
   command.footer(kExamples);
   command.add_option("--nproc-per-node", options.process_count, "Ranks to start on this host")
       ->required();
+  command.add_flag("--force", flags->force, "Start more than 4,096 ranks, or 64 per core");
   command.add_option("--run-id", options.run_id, "Name of the run; the same one resumes it");
   command
       .add_option(

@@ -60,7 +60,7 @@ Status CollectorService::spawn(
     const std::filesystem::path& database,
     const std::string& http,
     const std::filesystem::path& log) {
-  const FileDescriptor output{::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+  const FileDescriptor output{::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
   if (!output.valid()) {
     return io_error(log.string(), errno);
   }

@@ -94,9 +94,20 @@ HttpRequest plain_request(const http::request<http::string_body>& request) {
   for (const auto& field : request) {
     std::string name(field.name_string());
     std::transform(name.begin(), name.end(), name.begin(), [](unsigned char letter) {
-      return static_cast<char>(std::tolower(letter));
+      return static_cast<char>(letter >= 'A' && letter <= 'Z' ? letter + ('a' - 'A') : letter);
     });
     plain.headers.emplace(std::move(name), std::string(field.value()));
+  }
+  // "GET http://host:port/path" names the host in the target, which counts before the header.
+  const std::size_t scheme = plain.target.find("://");
+  if (beast::iequals(plain.target.substr(0, scheme), "http") && scheme != std::string::npos) {
+    const std::size_t host = scheme + 3;
+    const std::size_t path = std::min(plain.target.find_first_of("/?", host), plain.target.size());
+    plain.headers.insert_or_assign("host", plain.target.substr(host, path - host));
+    plain.target.erase(0, path);
+    if (!plain.target.starts_with('/')) {
+      plain.target.insert(0, "/");
+    }
   }
   return plain;
 }
@@ -221,8 +232,7 @@ class BeastService final : public HttpService {
     parser.header_limit(limits_.header_bytes_max);
     parser.body_limit(limits_.body_bytes_max);
     connection.stream.expires_after(limits_.read_deadline);
-    auto [error, size] =
-        co_await http::async_read(connection.stream, connection.buffer, parser, kAwait);
+    const error_code error = co_await read(connection, parser);
     if (error) {
       const std::optional<HttpResponse> refusal = refuse(error);
       if (refusal && !connection.closing) {
@@ -241,6 +251,24 @@ class BeastService final : public HttpService {
       co_return false;
     }
     co_return co_await write(connection, response, framing) && framing.keep_alive;
+  }
+
+  // A client that asks whether to send its body is answered before it is read.
+  static asio::awaitable<error_code> read(
+      Connection& connection, http::request_parser<http::string_body>& parser) {
+    auto [error, size] =
+        co_await http::async_read_header(connection.stream, connection.buffer, parser, kAwait);
+    if (!error && !parser.is_done() &&
+        beast::iequals(parser.get()[http::field::expect], "100-continue")) {
+      static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+      std::tie(error, size) = co_await asio::async_write(
+          connection.stream, asio::buffer(kContinue.data(), kContinue.size()), kAwait);
+    }
+    if (!error) {
+      std::tie(error, size) =
+          co_await http::async_read(connection.stream, connection.buffer, parser, kAwait);
+    }
+    co_return error;
   }
 
   struct Framing {

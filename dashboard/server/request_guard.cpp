@@ -3,6 +3,8 @@
 
 #include <muster/common/constant_time.h>
 
+#include <algorithm>
+
 namespace muster::dashboard {
 
 namespace {
@@ -34,6 +36,17 @@ Status check_token(const HttpRequest& request, const std::string& token, bool on
   return {};
 }
 
+// Without parameters, spaces around it and case.
+bool is_json(std::string_view type) {
+  constexpr std::string_view kJson = "application/json";
+  type = type.substr(0, type.find(';'));
+  type.remove_prefix(std::min(type.find_first_not_of(" \t"), type.size()));
+  type = type.substr(0, type.find_last_not_of(" \t") + 1);
+  return std::equal(type.begin(), type.end(), kJson.begin(), kJson.end(), [](char a, char b) {
+    return (a >= 'A' && a <= 'Z' ? a + ('a' - 'A') : a) == b;
+  });
+}
+
 }  // namespace
 
 bool is_loopback_name(std::string_view host) {
@@ -55,8 +68,7 @@ Status check_host(const HttpRequest& request, bool listens_on_loopback) {
 
 Status check_operator(
     const HttpRequest& request, const std::string& token, bool listens_on_loopback) {
-  const std::string& type = request.header("content-type");
-  if (type.substr(0, type.find(';')) != "application/json") {
+  if (!is_json(request.header("content-type"))) {
     return invalid_argument("a command needs the header \"Content-Type: application/json\"");
   }
   if (request.header("x-muster-operator").empty()) {

@@ -6,9 +6,11 @@
 #include "tests/support/eventually.h"
 
 #include <muster/checkpoint/checkpoint.h>
+#include <muster/common/clock.h>
 #include <muster/common/file.h>
 #include <muster/common/telemetry.h>
 #include <muster/store/query.h>
+#include <muster/store/store.h>
 
 #include <gtest/gtest.h>
 
@@ -19,6 +21,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -33,6 +36,53 @@ JobOptions job(const ScratchFolder& folder, const std::string& name) {
   options.folder = folder / name;
   options.name = name;
   return options;
+}
+
+// A database with one run at `path`, of a collector that still runs.
+std::unique_ptr<store::Store> database_of_one_run(const std::string& path, const Clock& clock) {
+  auto store = store::Store::open(path, clock);
+  EXPECT_TRUE(store.ok()) << store.status().to_string();
+  EXPECT_TRUE((*store)->open_session({"moby", Generation{1}, Rank{0}, "a"}, 1).ok());
+  EXPECT_TRUE((*store)->commit().ok());
+  return std::move(store).value();
+}
+
+TEST(ReadOnlyStorage, OfADatabaseThatNobodyWritesIsRead) {
+  const ScratchFolder folder;
+  const SystemClock clock;
+  const SmallDisk disk{folder / "disk", std::size_t{8} << 20U};
+  if (!disk.mounted()) {
+    GTEST_SKIP() << disk.why_not();
+  }
+  const std::string path = folder / "disk/odd name?#%.db";
+  database_of_one_run(path, clock).reset();
+  disk.make_read_only();
+  const auto query = store::Query::open(path);
+  ASSERT_TRUE(query.ok()) << query.status().to_string();
+  ASSERT_EQ((*query)->runs()->size(), 1U);
+  EXPECT_EQ((*query)->run("moby")->run_id, "moby");
+}
+
+TEST(ReadOnlyStorage, NamesTheLogOfALiveDatabaseThatMustBeCopiedAlong) {
+  const ScratchFolder folder;
+  const SystemClock clock;
+  const SmallDisk disk{folder / "disk", std::size_t{8} << 20U};
+  if (!disk.mounted()) {
+    GTEST_SKIP() << disk.why_not();
+  }
+  const auto live = database_of_one_run(folder / "live.db", clock);
+  for (const std::string end : {"", "-wal"}) {
+    std::filesystem::copy(folder / ("live.db" + end), folder / ("disk/copy.db" + end));
+    std::filesystem::copy(folder / ("live.db" + end), folder / ("copy.db" + end));
+  }
+  const auto copy = store::Query::open(folder / "copy.db");
+  ASSERT_TRUE(copy.ok()) << copy.status().to_string();
+  EXPECT_EQ((*copy)->runs()->size(), 1U);
+  disk.make_read_only();
+  const auto query = store::Query::open(folder / "disk/copy.db");
+  EXPECT_EQ(query.status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(query.status().message().find("copy.db-wal"), std::string::npos)
+      << query.status().message();
 }
 
 TEST(StoppedRank, IsNamedByItsPeersKilledAndLeavesNoTraceInTheParameters) {

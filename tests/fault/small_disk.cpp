@@ -43,6 +43,12 @@ void SmallDisk::fill() const {
   }
 }
 
+void SmallDisk::make_read_only() const {
+  MUSTER_CHECK(
+      ::mount(nullptr, folder_.c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr) == 0,
+      "making the disk read-only");
+}
+
 void SmallDisk::make_room() const {
   std::filesystem::remove(folder_ + "/filler");
 }

@@ -21,6 +21,8 @@ class SmallDisk {
 
   [[nodiscard]] const std::string& why_not() const { return why_not_; }
 
+  // Nothing on it can be changed from now on.
+  void make_read_only() const;
   // Writes a file until the disk is full.
   void fill() const;
   // Removes that file.

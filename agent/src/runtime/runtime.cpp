@@ -6,12 +6,31 @@
 #include "agent/src/checkpoint/agreement.h"
 #include "agent/src/checkpoint/rank_state.h"
 
+#include <muster/common/file.h>
+#include <muster/common/log.h>
+
 #include <algorithm>
 #include <array>
 #include <limits>
 #include <utility>
 
 namespace muster::agent {
+
+namespace {
+
+// For the launcher, which sees the code alone.
+void leave_reason(const AgentOptions& options, const std::string& reason) {
+  if (options.identity.rank != Rank{0} || options.checkpoint_root.empty() || reason.empty()) {
+    return;
+  }
+  const Status written =
+      write_file_durably(options.checkpoint_root / options.identity.run_id / "RANK_REASON", reason);
+  if (!written.ok()) {
+    log_warning("event=reason_not_written reason=\"" + written.to_string() + "\"");
+  }
+}
+
+}  // namespace
 
 Runtime::Runtime(Parts parts)
     : parts_(std::move(parts)),
@@ -173,6 +192,9 @@ Status Runtime::finish_gather() {
 void Runtime::apply_checkpoint(const Verdict& verdict, const TrainerState& trainer) {
   const PhaseTimer timer = time(Phase::kCheckpoint);
   ending_ = verdict.ending;
+  if (exit_code(ending_) == kExitNeverRestart) {
+    leave_reason(parts_.options, verdict.reason);
+  }
   if (ending_ != Ending::kContinue && state_.checkpoint_wanted) {
     last_trainer_ = trainer;
   }

@@ -34,7 +34,7 @@ std::uint64_t get(std::span<const std::byte> in) {
 
 Expected<Spool> Spool::open(const std::filesystem::path& path, std::size_t bytes_max) {
   MUSTER_RETURN_IF_ERROR(muster::create_directories(path.parent_path()));
-  FileDescriptor file{::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
+  FileDescriptor file{::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
   if (!file.valid()) {
     return io_error("opening " + path.string(), errno);
   }

@@ -161,9 +161,9 @@ void judge_clipping(
   if (decision.spike) {
     add_reason(
         verdict,
-        "ZClip: the gradient norm " + std::to_string(verdict.gradient_norm) +
-            " is a spike over its mean " + std::to_string(usual) + ", clipped to " +
-            std::to_string(decision.clipped_norm));
+        "ZClip: the gradient norm " + fixed(verdict.gradient_norm, 6) +
+            " is a spike over its mean " + fixed(usual, 6) + ", clipped to " +
+            fixed(decision.clipped_norm, 6));
   }
 }
 
@@ -178,8 +178,7 @@ void judge_loss_scale(
   if (overflow) {
     add_reason(
         verdict,
-        "loss scale " + std::to_string(verdict.loss_scale) + " -> " +
-            std::to_string(state.guard.loss_scale));
+        "loss scale " + fixed(verdict.loss_scale, 6) + " -> " + fixed(state.guard.loss_scale, 6));
   }
 }
 
@@ -292,10 +291,10 @@ int exit_code(Ending ending) {
       return kExitPreempted;
     case Ending::kAbort:
     case Ending::kFailed:
+    case Ending::kStopped:
       return kExitNeverRestart;
     case Ending::kContinue:
     case Ending::kFinished:
-    case Ending::kStopped:
       break;
   }
   return kExitDone;

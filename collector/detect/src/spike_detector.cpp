@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <muster/common/text.h>
 #include <muster/detect/spike_detector.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <utility>
 
 namespace muster::detect {
@@ -32,6 +32,7 @@ SpikeDetector::SpikeDetector(SpikeOptions options)
 
 void SpikeDetector::reset() {
   window_.clear();
+  highs_.clear();
   suspend();
 }
 
@@ -54,7 +55,8 @@ std::vector<Finding> SpikeDetector::observe(std::int64_t step, double value) {
   const double z = window_.z(judged);
   const bool high = z > options_.z_threshold;
   std::vector<Finding> findings;
-  if (high && !streak_) {
+  ++count_;
+  if (high && !streak_ && !is_known_high(judged)) {
     findings.push_back(describe("spike", Severity::kWarning, step, value, z));
   }
   if (update_episode(high)) {
@@ -62,6 +64,24 @@ std::vector<Finding> SpikeDetector::observe(std::int64_t step, double value) {
   }
   remember(judged, high || alarming_);
   return findings;
+}
+
+bool SpikeDetector::is_known_high(double judged) {
+  while (!highs_.empty() && highs_.front().first <= count_ - options_.known_span) {
+    highs_.pop_front();
+  }
+  const double height = judged - window_.median();
+  std::vector<double> heights;
+  for (const auto& [count, known] : highs_) {
+    heights.push_back(known);
+  }
+  highs_.emplace_back(count_, height);
+  if (heights.size() < options_.known_highs) {
+    return false;
+  }
+  const auto middle = heights.begin() + std::ssize(heights) / 2;
+  std::nth_element(heights.begin(), middle, heights.end());
+  return height <= options_.known_ratio * *middle;
 }
 
 bool SpikeDetector::update_episode(bool high) {
@@ -109,18 +129,17 @@ Finding SpikeDetector::describe(
   finding.severity = severity;
   finding.step = step;
   finding.subject = options_.subject;
-  char text[200];
-  std::snprintf(
-      text,
-      sizeof(text),
-      "%s %.4g at step %lld is %.1f robust deviations above its usual %.4g%s",
-      options_.subject.c_str(),
-      value,
-      static_cast<long long>(step),
-      z,
-      usual,
+  finding.reason = concat(
+      options_.subject,
+      " ",
+      general(value, 4),
+      " at step ",
+      step,
+      " is ",
+      fixed(z, 1),
+      " robust deviations above its usual ",
+      general(usual, 4),
       alarming_ ? ", and it stays high" : "");
-  finding.reason = text;
   finding.inputs = {
       {"value", value},
       {"z", z},

@@ -115,6 +115,35 @@ TEST_F(CommandLine, RunRefusesBadNumbersAndMissingPrograms) {
       "run id 'a/b'");
 }
 
+TEST_F(CommandLine, RunPointsToTheMarkBeforeTheProgram) {
+  expect_refused(
+      {"run", "--nproc-per-node", "2", "./train"}, 2, "the program of a rank stands behind '--'");
+}
+
+TEST_F(CommandLine, ADeletedWorkingFolderIsSaid) {
+  const fs::path before = fs::current_path();
+  fs::create_directories(folder_ / "gone");
+  fs::current_path(folder_ / "gone");
+  fs::remove(folder_ / "gone");
+  const ProgramResult result = muster({"run", "--nproc-per-node", "1", "--", "true"});
+  fs::current_path(before);
+  EXPECT_EQ(result.exit_code, 1);
+  expect_part(result.err, "the working folder does not exist any more");
+}
+
+TEST_F(CommandLine, RunRefusesMoreRanksThanAHostCanMean) {
+  expect_refused(
+      {"run", "--nproc-per-node", "99999999", "--", "true"}, 2, "--force starts them all the same");
+}
+
+TEST_F(CommandLine, DatabasesNeedTheNameOfAFile) {
+  for (const std::string command : {"collector", "status"}) {
+    expect_refused({command, "--db", ":memory:"}, 2, "needs the name of a file");
+    expect_refused({command, "--db", ""}, 2, "needs the name of a file");
+    expect_refused({command, "--db", folder_.string()}, 2, "is a folder; give the name of a file");
+  }
+}
+
 TEST_F(CommandLine, RunRefusesSeveralHosts) {
   expect_refused({"run", "--nproc-per-node", "1", "--nnodes", "2", "--", "true"}, 1, "one host");
   ::setenv("SLURM_NNODES", "4", 1);

@@ -65,6 +65,25 @@ using ReadFile = FileTest;
 using FileLockTest = FileTest;
 using Folders = FileTest;
 
+TEST_F(WriteFileDurably, PermissionsFollowTheUmask) {
+  const mode_t before = ::umask(002);
+  ASSERT_TRUE(write_file_durably(folder_ / "shared", "content").ok());
+  ::umask(before);
+
+  struct stat info {};
+
+  ASSERT_EQ(::stat((folder_ / "shared").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777U, 0664U);
+}
+
+TEST_F(WriteFileDurably, AFifoIsNoRegularFileAndIsNotWaitedFor) {
+  ASSERT_EQ(::mkfifo((folder_ / "fifo").c_str(), 0600), 0);
+  EXPECT_EQ(read_regular_file(folder_ / "fifo").status().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(read_regular_file(folder_ / "none").status().code(), StatusCode::kNotFound);
+  ASSERT_TRUE(write_file_durably(folder_ / "file", "content").ok());
+  EXPECT_EQ(read_regular_file(folder_ / "file").value(), "content");
+}
+
 TEST_F(WriteFileDurably, ReplacesTheContentAndLeavesNothingElse) {
   ASSERT_TRUE(write_file_durably(folder_ / "a", "first, longer content").ok());
   ASSERT_TRUE(write_file_durably(folder_ / "a", "second").ok());

@@ -41,6 +41,31 @@ TEST(HttpService, KeepsAConnectionForMoreRequests) {
   EXPECT_NE(client.read_until("GET /two ").find("200 OK"), std::string::npos);
 }
 
+TEST(HttpService, AnswersAClientThatAsksWhetherToSendItsBody) {
+  const auto service = start_or_fail(echo);
+  HttpClient client{service->address()};
+  client.send(
+      "POST /x HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+      "Content-Length: 4\r\n\r\n");
+  EXPECT_NE(client.read_until("\r\n\r\n").find("HTTP/1.1 100 Continue"), std::string::npos);
+  client.send("body");
+  EXPECT_NE(client.read_until("POST /x body").find("200 OK"), std::string::npos);
+}
+
+TEST(HttpService, TakesATargetThatNamesItsHost) {
+  const auto host = [](const HttpRequest& request) {
+    HttpResponse response;
+    response.body = request.target + " of " + request.header("host") + "!";
+    return response;
+  };
+  const auto service = start_or_fail(host);
+  HttpClient client{service->address()};
+  client.send("GET http://localhost:80/a?b=c HTTP/1.1\r\nHost: other\r\n\r\n");
+  EXPECT_NE(client.read_until("/a?b=c of localhost:80!").find("200 OK"), std::string::npos);
+  client.send("GET HTTP://localhost HTTP/1.1\r\nHost: other\r\n\r\n");
+  EXPECT_NE(client.read_until("/ of localhost!").find("200 OK"), std::string::npos);
+}
+
 TEST(HttpService, SendsNoBodyForHead) {
   const auto service = start_or_fail(echo);
   const std::string answer = fetch(service->address(), "/page", "HEAD");

@@ -39,6 +39,15 @@ TEST(RequestGuard, AllowsACommandFromItsOwnPage) {
   EXPECT_TRUE(check_operator(request, "", true).ok());
 }
 
+TEST(RequestGuard, TakesAMediaTypeInAnyCase) {
+  HttpRequest request = command_request();
+  for (const char* type :
+       {"Application/JSON", "application/json ;charset=utf-8", " APPLICATION/json"}) {
+    request.headers["content-type"] = type;
+    EXPECT_TRUE(check_operator(request, "", true).ok()) << type;
+  }
+}
+
 TEST(RequestGuard, RefusesWhatAForeignFormCanSend) {
   HttpRequest request = command_request();
   request.headers["content-type"] = "text/plain";

@@ -48,6 +48,19 @@ TEST(SpikeDetector, TwoOfThreeHighStepsAlarmOnce) {
   EXPECT_TRUE(detector.alarming());
 }
 
+TEST(SpikeDetector, AHarderPartOfTheDataIsUsualAfterAWhile) {
+  SpikeDetector detector{loss_spike_options()};
+  std::int64_t step = warm_up(detector);
+  Random random{7};
+  std::size_t marks = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const double level = i % 10 == 9 ? 2.6 : 2.0;
+    marks += detector.observe(step++, level + 0.02 * random.normal()).size();
+  }
+  EXPECT_LE(marks, 8U);
+  EXPECT_EQ(count_of(detector.observe(step++, 4.0), "spike"), 1U);  // Much higher than those.
+}
+
 TEST(SpikeDetector, HighStepsThreeApartDoNotAlarm) {
   SpikeDetector detector{loss_spike_options()};
   std::int64_t step = warm_up(detector);
