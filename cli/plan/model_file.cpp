@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
+#include <optional>
 #include <set>
 #include <type_traits>
 #include <utility>
@@ -50,6 +51,12 @@ T read(const YAML::Node& node, const std::string& key, const char* expected) {
     refuse(
         node,
         concat("'", key, "' must be ", expected, " without leading zeros, got ", node.Scalar()));
+  }
+  if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) {
+    // YAML's own reading of numbers listens to the locale.
+    if (const auto number = node.IsScalar() ? parse<T>(node.Scalar()) : std::nullopt) {
+      return *number;
+    }
   }
   try {
     return node.as<T>();

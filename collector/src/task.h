@@ -23,7 +23,7 @@ namespace muster::collector {
 struct Peer {
   std::uint64_t session_id{0};
   wire::Hello hello;  // Its run id is the name of the line.
-  store::RunLine line;
+  store::RunLine line{};
 };
 
 struct SessionOpened {};

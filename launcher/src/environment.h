@@ -17,7 +17,7 @@ struct GenerationSetup {
   Generation generation;
   std::filesystem::path resume_from;  // empty: a fresh start
   int master_port{0};
-  std::string run_uid;
+  std::string run_uid{};
 };
 
 // `inherited` ("NAME=value") with the launcher's variables put over it. docs/operate/launcher.md

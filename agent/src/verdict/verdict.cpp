@@ -49,8 +49,7 @@ AppliedCommand set_threshold(
   if (!std::isfinite(command.argument) || command.argument < 0.0) {
     return rejected(
         command,
-        "a QK-clip threshold must be finite and not negative, got " +
-            std::to_string(command.argument));
+        "a QK-clip threshold must be finite and not negative, got " + fixed(command.argument, 6));
   }
   state.qk_clip_threshold = command.argument;
   return {command, CommandState::kApplied, {}};

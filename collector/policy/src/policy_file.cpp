@@ -9,6 +9,7 @@
 #include <array>
 #include <cmath>
 #include <initializer_list>
+#include <optional>
 #include <set>
 #include <type_traits>
 #include <utility>
@@ -66,6 +67,12 @@ template <typename T>
 T read(const YAML::Node& node, const std::string& key, const char* expected) {
   if (std::is_integral_v<T> && looks_octal(node)) {
     refuse(node, key, concat("must be ", expected, " without leading zeros, got ", node.Scalar()));
+  }
+  if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) {
+    // YAML's own reading of numbers listens to the locale.
+    if (const auto number = node.IsScalar() ? parse<T>(node.Scalar()) : std::nullopt) {
+      return *number;
+    }
   }
   try {
     return node.as<T>();

@@ -50,16 +50,6 @@ class FakeStore final : public store::Store {
   [[nodiscard]] Expected<std::uint64_t> open_session(
       const Identity& identity, std::int32_t world_size) override;
 
-  [[nodiscard]] Expected<std::vector<store::RunLine>> lines() override {
-    return std::vector<store::RunLine>{};
-  }
-
-  [[nodiscard]] Expected<bool> keep_line(const store::RunLine& /*line*/) override { return false; }
-
-  [[nodiscard]] Expected<std::string> find_line(const std::string& run_id) override {
-    return run_id;
-  }
-
   void close_session(const Identity& identity) override;
   [[nodiscard]] Status register_schema(
       const Identity& identity, const MetricSchema& schema) override;

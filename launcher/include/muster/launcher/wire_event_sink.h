@@ -25,7 +25,7 @@ struct WireEventSinkOptions {
   std::string run_id;
   std::string incarnation;
   int world_size{0};
-  std::filesystem::path checkpoint_root;  // that holds the run's uid, if not empty
+  std::filesystem::path checkpoint_root{};  // that holds the run's uid, if not empty
 };
 
 class WireEventSink final : public EventSink {
