@@ -55,8 +55,7 @@ OutputPump::~OutputPump() {
 Status OutputPump::add(
     std::string label, FileDescriptor pipe, const std::filesystem::path& log_path) {
   MUSTER_RETURN_IF_ERROR(muster::create_directories(log_path.parent_path()));
-  FileDescriptor log{
-      ::open(log_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666)};
+  FileDescriptor log{::open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)};
   if (!log.valid() || ::fcntl(pipe.get(), F_SETFL, O_NONBLOCK) != 0) {
     return io_error(log_path.string(), errno);
   }

@@ -151,8 +151,7 @@ TEST_F(Commands, DoNotComeFromAgents) {
   EXPECT_NE(goodbye->reason.find("agent"), std::string::npos);
 }
 
-TEST_F(Commands, ForARunThatHasEndedAreRefusedWithItsEnd) {
-  running_.start();
+TEST_F(Commands, ToStopARunThatHasEndedAreRefusedWithItsEnd) {
   ScriptedClient launcher = running_.join(launcher_hello());
   Event ended;
   ended.kind = event_kind::kRunEnded;
@@ -166,6 +165,7 @@ TEST_F(Commands, ForARunThatHasEndedAreRefusedWithItsEnd) {
       << refused.status().message();
   running_.restart();
   EXPECT_FALSE(running_.collector().issue("run-1", CommandKind::kStop, 0, "enough").ok());
+  EXPECT_TRUE(running_.collector().issue("run-1", CommandKind::kCheckpointNow, 0, "").ok());
   ScriptedClient rank = running_.join(agent_hello(0, 2));
   EXPECT_TRUE(running_.collector().issue("run-1", CommandKind::kStop, 0, "enough").ok());
 }

@@ -58,6 +58,7 @@ TEST(SpikeDetector, AHarderPartOfTheDataIsUsualAfterAWhile) {
     marks += detector.observe(step++, level + 0.02 * random.normal()).size();
   }
   EXPECT_LE(marks, 8U);
+  EXPECT_TRUE(detector.observe(step++, 2.0).empty());
   EXPECT_EQ(count_of(detector.observe(step++, 4.0), "spike"), 1U);  // Much higher than those.
 }
 
