@@ -69,7 +69,8 @@ export class RunModel {
     // Rank 0 reports the reason, then the launcher the exit code.
     const why = ended.flatMap((event) => event.labels["ending"] ?? []).at(-1);
     const failed = ended.some((event) => event.severity !== "info");
-    return failed && why !== "preempted" ? "failed" : (why ?? "finished");
+    const asked = why === "preempted" || why === "stopped";
+    return failed && !asked ? "failed" : (why ?? "finished");
   }
 
   get hasEnded(): boolean {
