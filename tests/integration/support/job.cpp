@@ -142,16 +142,21 @@ pid_t announced_pid(const Process& launcher, int rank) {
   return pids ? pid : 0;
 }
 
-CollectorProcess::CollectorProcess(std::string database, int agent_port)
-    : process_(std::make_unique<Process>(std::vector<std::string>{
-          muster_program(),
-          "collector",
-          "--db",
-          std::move(database),
-          "--listen",
-          "127.0.0.1:" + std::to_string(agent_port),
-          "--http",
-          "127.0.0.1:0"})) {
+CollectorProcess::CollectorProcess(
+    std::string database, int agent_port, const std::string& policy) {
+  std::vector<std::string> line{
+      muster_program(),
+      "collector",
+      "--db",
+      std::move(database),
+      "--listen",
+      "127.0.0.1:" + std::to_string(agent_port),
+      "--http",
+      "127.0.0.1:0"};
+  if (!policy.empty()) {
+    line.insert(line.end(), {"--policy", policy});
+  }
+  process_ = std::make_unique<Process>(std::move(line));
   MUSTER_CHECK(
       process_->wait_for_output("http://", Deadline::after(kPatience)), process_->output());
   url_ = "http://" + word_after(process_->output(), "http://");

@@ -48,8 +48,10 @@ struct JobOptions {
 // A `muster collector` on free ports with its addresses.
 class CollectorProcess {
  public:
-  // If `agent_port` is 0, the system selects a free port; a restart passes the old one.
-  explicit CollectorProcess(std::string database, int agent_port = 0);
+  // If `agent_port` is 0, the system selects a free port; a restart passes the old one. An empty
+  // `policy` selects the built-in one, otherwise it is a file.
+  explicit CollectorProcess(
+      std::string database, int agent_port = 0, const std::string& policy = {});
 
   [[nodiscard]] const std::string& address() const { return address_; }  // agents
 
