@@ -211,10 +211,21 @@ TEST(Evaluation, RecordingGoesOnAfterTheScope) {
 TEST(Schedule, SkippedStepsDoNotAdvanceIt) {
   GroupOptions group;
   group.total_steps = 6;
+  const auto plain = train(group);
+  expect_ok(plain);
   group.on_step = [](StepContext& context) { context.inject_nan = context.step % 2 == 1; };
   const auto results = train(group);
   expect_ok_and_equal(results);
   EXPECT_EQ(results[0].applied_steps, 3);
+  // The rate rises over three applied steps, wherever skipped ones lie between them.
+  const auto rate = [](const RankResult& result, std::size_t step) {
+    return result.verdicts[step].learning_rate;
+  };
+  for (std::size_t applied = 0; applied < 3; ++applied) {
+    EXPECT_EQ(rate(results[0], 2 * applied), rate(plain[0], applied)) << applied;
+  }
+  EXPECT_LT(rate(plain[0], 0), rate(plain[0], 1));
+  EXPECT_LT(rate(plain[0], 1), rate(plain[0], 2));
 }
 
 TEST(GroupClipping, ScalesItsGroupAlone) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "optimizer/src/storage/exchange.h"
 #include "tests/unit/optimizer/layout/model.h"
 
 #include <algorithm>
@@ -31,6 +32,19 @@ TEST(RowShards, AnEmptyShardStillHasAPlaceInEveryExchange) {
   const BufferPlan plan = plan_row_shards(routed({{18, 64}}, Rule::kMuon), 8);
   EXPECT_EQ(plan.buckets.at(0).counts.size(), 8U);
   EXPECT_EQ(plan.buckets.at(0).counts[7], 0U);
+  // A rank that stays out of an all-to-all leaves the others waiting for it.
+  const int owner = plan.tasks.at(0).computing.front();
+  for (int rank = 0; rank < 8; ++rank) {
+    const ExchangeRound round = plan_exchange(plan, 0, plan.tasks.size(), rank);
+    for (const Leg* leg : {&round.directions, &round.results}) {
+      EXPECT_TRUE(leg->runs) << rank;
+      EXPECT_EQ(leg->send_counts.size(), 8U) << rank;
+      EXPECT_EQ(leg->receive_counts.size(), 8U) << rank;
+    }
+    const std::size_t rows = rank < 6 && rank != owner ? 3 : 0;
+    EXPECT_EQ(round.directions.send_size, rows * 64) << rank;
+    EXPECT_EQ(round.results.receive_size, rows * 64) << rank;
+  }
 }
 
 TEST(RowShards, EightBitStatesMoveTheCutToABlockBoundary) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes moved equal those of the plan.
+// Bytes moved equal those of the plan, and those that the communicator saw.
+#include "tests/support/counting_communicator.h"
 #include "tests/unit/optimizer/model.h"
 
 #include <muster/optimizer/plan.h>
@@ -12,19 +13,58 @@
 namespace muster::optimizer {
 namespace {
 
+// A step's bytes over all ranks: as reported and as counted. A rank's share of a reduce-scatter or
+// an all-gather is a mean in the report; the sums are the same.
+class TrafficSums {
+ public:
+  explicit TrafficSums(double ranks) : ranks_(ranks) {}
+
+  // Adds one rank's step.
+  void add(const MovedBytes& moved, const test::CollectiveCounts& counts) {
+    const std::lock_guard lock{mutex_};
+    reduced_ += moved.reduce_scatter + moved.agc;
+    gathered_ += moved.all_gather;
+    exchanged_ += moved.exchange;
+    counted_reduced_ += static_cast<double>(counts.reduce_scattered) +
+                        2 * (ranks_ - 1) / ranks_ * static_cast<double>(counts.all_reduced);
+    counted_gathered_ += static_cast<double>(counts.gathered);
+    counted_exchanged_ += static_cast<double>(counts.sent);
+  }
+
+  void expect_equal() const {
+    EXPECT_NEAR(reduced_, counted_reduced_, 1e-9 * (1 + reduced_));
+    EXPECT_NEAR(gathered_, counted_gathered_, 1e-9 * (1 + gathered_));
+    EXPECT_EQ(exchanged_, counted_exchanged_);
+    EXPECT_EQ(reduced_ > 0, ranks_ > 1);
+  }
+
+ private:
+  double ranks_;
+  std::mutex mutex_;
+  double reduced_{0};
+  double gathered_{0};
+  double exchanged_{0};
+  double counted_reduced_{0};
+  double counted_gathered_{0};
+  double counted_exchanged_{0};
+};
+
 class Traffic : public ::testing::TestWithParam<std::tuple<Layout, int>> {};
 
 void expect_planned(
     int ranks, const std::vector<ParameterSpec>& specs, const OptimizerOptions& options) {
   const auto report = report_plan(specs, options, ranks, ranks);
   ASSERT_TRUE(report.ok()) << report.status().to_string();
-  run_ranks(ranks, [&](comm::Communicator& world) {
+  TrafficSums sums(ranks);
+  run_ranks(ranks, [&](comm::Communicator& inner) {
+    test::CountingCommunicator world{inner};
     const auto optimizer = make_optimizer(specs, options, world, &world);
-    for (int step = 0; step < 2; ++step) {
-      add_slice_gradients(*optimizer, step, world.rank());
-      finish_step(*optimizer, decide(1.0, 0.01));
-    }
+    world.restart();  // Creation compares the options of all ranks.
+    finish_step(*optimizer, decide(1.0, 0.01));
     const MovedBytes& moved = optimizer->moved_bytes();
+    sums.add(moved, world.counts());
+    add_slice_gradients(*optimizer, 1, world.rank());
+    finish_step(*optimizer, decide(1.0, 0.01));
     const StepTraffic planned = report->of_rank(world.rank()).traffic;
     // Sums of products with (N - 1) / N: equal up to their rounding.
     const auto expect_equal = [&](double one, double other, const char* what) {
@@ -40,6 +80,7 @@ void expect_planned(
     }
     EXPECT_EQ(moved.collectives, collectives);
   });
+  sums.expect_equal();
 }
 
 TEST_P(Traffic, EqualsThePlan) {

@@ -222,7 +222,7 @@ ContextResult run_spread(const ContextCase& c, const ContextNumbers& n) {
   std::vector<Status> statuses(shards.size());
   run_ranks(c.ranks, [&](comm::Communicator& world) {
     const auto rank = static_cast<std::size_t>(world.rank());
-    CountingCommunicator counting(world);
+    muster::test::CountingCommunicator counting(world);
     statuses[rank] = run_shard(
         c,
         counting,
@@ -230,7 +230,7 @@ ContextResult run_spread(const ContextCase& c, const ContextNumbers& n) {
         shards[rank],
         result.forward_traffic[rank],
         result.backward_traffic[rank]);
-    result.moved_bytes[rank] = counting.moved();
+    result.moved_bytes[rank] = counting.counts().moved();
   });
   for (int rank = 0; rank < c.ranks; ++rank) {
     const auto index = static_cast<std::size_t>(rank);

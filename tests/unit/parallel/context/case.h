@@ -2,6 +2,7 @@
 // One attention layer over packed sequences, on one rank and spread over ranks that are threads.
 #pragma once
 
+#include "tests/support/counting_communicator.h"
 #include "tests/support/deadlines.h"
 #include "tests/unit/kernels/attention/fence.h"
 #include "tests/unit/kernels/numbers.h"
@@ -80,90 +81,6 @@ struct ContextNumbers {
   Floats k;
   Floats v;
   Floats dout;
-};
-
-// Forwards all calls and counts the bytes that the collectives move, independently of the caller:
-// bytes from others by all-gather and all-to-all, bytes to others by reduce-scatter.
-class CountingCommunicator final : public comm::Communicator {
- public:
-  explicit CountingCommunicator(comm::Communicator& inner) : inner_(inner) {}
-
-  [[nodiscard]] std::int64_t moved() const { return moved_; }
-
-  [[nodiscard]] int rank() const override { return inner_.rank(); }
-
-  [[nodiscard]] int size() const override { return inner_.size(); }
-
-  [[nodiscard]] std::string_view backend() const override { return inner_.backend(); }
-
-  Expected<std::span<std::byte>> allocate_bytes(std::size_t size, Deadline deadline) override {
-    return inner_.allocate_bytes(size, deadline);
-  }
-
-  Status all_reduce_bytes(
-      void* data,
-      std::size_t count,
-      comm::DType dtype,
-      comm::ReduceOp op,
-      Deadline deadline) override {
-    return inner_.all_reduce_bytes(data, count, dtype, op, deadline);
-  }
-
-  Status reduce_scatter_bytes(
-      void* data,
-      std::span<const std::size_t> counts,
-      comm::DType dtype,
-      comm::ReduceOp op,
-      Deadline deadline) override {
-    count_others(counts, dtype);
-    return inner_.reduce_scatter_bytes(data, counts, dtype, op, deadline);
-  }
-
-  Status all_gather_bytes(
-      void* data,
-      std::span<const std::size_t> counts,
-      comm::DType dtype,
-      Deadline deadline) override {
-    count_others(counts, dtype);
-    return inner_.all_gather_bytes(data, counts, dtype, deadline);
-  }
-
-  Status all_to_all_bytes(
-      const void* send,
-      std::span<const std::size_t> send_counts,
-      void* receive,
-      std::span<const std::size_t> receive_counts,
-      comm::DType dtype,
-      Deadline deadline) override {
-    count_others(receive_counts, dtype);
-    return inner_.all_to_all_bytes(send, send_counts, receive, receive_counts, dtype, deadline);
-  }
-
-  Status broadcast_bytes(
-      void* data, std::size_t count, comm::DType dtype, int root, Deadline deadline) override {
-    return inner_.broadcast_bytes(data, count, dtype, root, deadline);
-  }
-
-  Status barrier(Deadline deadline) override { return inner_.barrier(deadline); }
-
-  Expected<std::unique_ptr<comm::Communicator>> split(
-      int color, int key, Deadline deadline) override {
-    return inner_.split(color, key, deadline);
-  }
-
-  void abort(std::string_view reason) override { inner_.abort(reason); }
-
- private:
-  void count_others(std::span<const std::size_t> counts, comm::DType dtype) {
-    for (std::size_t r = 0; r < counts.size(); ++r) {
-      moved_ += r == static_cast<std::size_t>(rank())
-                    ? 0
-                    : static_cast<std::int64_t>(counts[r] * comm::size_bytes(dtype));
-    }
-  }
-
-  comm::Communicator& inner_;
-  std::int64_t moved_{0};
 };
 
 // Statistics of block attention; all begin as something that no call reports.
