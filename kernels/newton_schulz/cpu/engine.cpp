@@ -325,7 +325,6 @@ NewtonSchulzReport NewtonSchulzEngine::run(
       probes = probe();
     }
   }
-  report.nonfinite = !sane && !std::isfinite(squared_norm());
   if (plan.diagnostics) {
     if (plan.coefficients.empty()) {
       gram({DType::kFloat32, DType::kFloat32, true, team});
@@ -333,7 +332,12 @@ NewtonSchulzReport NewtonSchulzEngine::run(
     report.effective_rank = effective_rank_;
     report.orthogonality_error = probes.orthogonality_error;
   }
-  store(x, rows, cols);
+  report.nonfinite = !sane;
+  if (sane) {
+    store(x, rows, cols);
+  } else {  // x_ is half done, finite or not
+    std::fill(x.begin(), x.end(), std::numeric_limits<float>::quiet_NaN());
+  }
   return report;
 }
 

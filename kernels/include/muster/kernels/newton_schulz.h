@@ -65,7 +65,9 @@ struct NewtonSchulzReport {
   // |OO^T - I|_F / sqrt(short side), estimated by four seeded +-1 probes (Hutchinson): two skinny
   // products, about 10 % accurate.
   double orthogonality_error{0};
-  bool nonfinite{false};  // input or output held NaN or infinity
+  // The input held NaN or infinity, or the iteration left its range in fp32 too. All elements of
+  // the result are NaN.
+  bool nonfinite{false};
   // The chosen form ran away on this matrix (rank-deficient momentum in low precision, see
   // docs/concepts/kernels.md); it was computed again in the symmetric form in fp32.
   bool recomputed{false};

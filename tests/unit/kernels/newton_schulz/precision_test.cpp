@@ -2,6 +2,8 @@
 #include "kernels/newton_schulz/cpu/engine.h"
 #include "tests/unit/kernels/newton_schulz/reference.h"
 
+#include <algorithm>
+#include <cmath>
 #include <tuple>
 
 namespace muster::kernels {
@@ -187,6 +189,25 @@ TEST_F(Detector, ItsVerdictDoesNotDependOnDiagnostics) {
   plan.diagnostics = false;
   auto x = spectrum.matrix();
   EXPECT_TRUE(run(x, plan).recomputed);
+}
+
+// A range that is too narrow stands for products that are wrong. There is no form left to try.
+TEST_F(Detector, AFiniteResultBeyondTheRangeInFp32IsFlaggedAndNeverStored) {
+  const SpectralMatrix spectrum(64, 256, log_spectrum(64, 3));
+  for (const NewtonSchulzForm form : {NewtonSchulzForm::kStandard, NewtonSchulzForm::kSymmetric}) {
+    const NewtonSchulzPlan sound =
+        plan_newton_schulz(64, 256, options_of(keller(), {DType::kFloat32, form}));
+    for (const std::size_t step : {std::size_t{2}, sound.coefficients.size()}) {
+      NewtonSchulzPlan narrow = sound;
+      narrow.envelope[step] = 1e-3;
+      auto x = spectrum.matrix();
+      EXPECT_TRUE(run(x, narrow).nonfinite) << step;
+      EXPECT_TRUE(std::all_of(x.begin(), x.end(), [](float value) { return std::isnan(value); }));
+    }
+    auto x = spectrum.matrix();
+    EXPECT_FALSE(run(x, sound).nonfinite);
+    EXPECT_FALSE(std::isnan(x[0]));
+  }
 }
 
 TEST_F(Detector, StaysQuietOnWhatTheChosenFormsDo) {
