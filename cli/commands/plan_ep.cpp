@@ -78,6 +78,12 @@ void add_layer(CLI::App& command, EpFlags& flags) {
   command
       .add_flag("--compact", flags.compact, "Own experts and slots only, no rows read from home")
       ->group(group);
+  command
+      .add_flag(
+          "--inference",
+          flags.inference,
+          "Without gradients; also if there are fewer slots than own experts")
+      ->group(group);
 }
 
 void add_machine(CLI::App& command, EpFlags& flags) {

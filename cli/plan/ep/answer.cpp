@@ -62,15 +62,23 @@ std::string memory_text(const EpQuestion& question, const EpSizes& sizes) {
        bytes(sizes.receive_bytes),
        grouped(sizes.receive_rows) + " rows, padding included; one per process"});
   table.add({"pool, weights", bytes(sizes.pool_weight_bytes), slots + "; one per process"});
-  table.add(
-      {"pool, gradients", bytes(sizes.pool_gradient_bytes), slots + ", fp32; one per process"});
+  const bool trains = parallel::ep_trains(question.layer);
+  if (trains) {
+    table.add(
+        {"pool, gradients", bytes(sizes.pool_gradient_bytes), slots + ", fp32; one per process"});
+  }
   table.add({"own weights", bytes(sizes.home_weight_bytes), local + "; per layer"});
-  table.add({"own gradients", bytes(sizes.home_gradient_bytes), local + ", fp32; per layer"});
+  if (trains) {
+    table.add({"own gradients", bytes(sizes.home_gradient_bytes), local + ", fp32; per layer"});
+  }
   table.add({"plan", bytes(sizes.plan_bytes), "one per layer between forward and backward"});
   table.add({"counts", bytes(sizes.counts_bytes), "gathered before a plan"});
   return table.to_string() + "Padding at worst " + grouped(sizes.pad_rows_worst) + " rows, " +
          percent(sizes.pad_fraction_worst) + " of the " + grouped(shape.tokens_max * shape.top_k) +
-         " that a rank computes on average.\n";
+         " that a rank computes on average.\n" +
+         (trains ? ""
+                 : "Inference: no gradients. Training needs " +
+                       std::to_string(shape.local_experts()) + " slots.\n");
 }
 
 std::string wire_text(const EpQuestion& question, const EpSizes& sizes) {
@@ -100,7 +108,9 @@ std::string wire_text(const EpQuestion& question, const EpSizes& sizes) {
       "a row per choice");
   row("gates", 0, sizes.weight_bytes, "4 bytes per remote choice");
   row("prefetch of a copy", 0, static_cast<double>(sizes.prefetch_bytes), "home to slot");
-  row("reduction of a copy", 0, static_cast<double>(sizes.reduce_bytes), "slot to home, fp32");
+  if (parallel::ep_trains(question.layer)) {
+    row("reduction of a copy", 0, static_cast<double>(sizes.reduce_bytes), "slot to home, fp32");
+  }
   return table.to_string() + "A token reaches " + decimal(sizes.distinct_ranks, 2) +
          " ranks on average; " + decimal_bytes(sizes.duplicate_bytes) +
          " of rows are copied where they arrived.\n";
@@ -116,7 +126,7 @@ std::string tokens_text(const EpQuestion& question, const EpBreakEven& even) {
 }
 
 std::string break_even_text(const EpQuestion& question, const EpAnswer& answer) {
-  if (!answer.forward || !answer.with_backward) {
+  if (!answer.forward) {
     return "--gemm-flops and --link add times, and the imbalance above which balancing pays.\n";
   }
   const bool tokens = question.imbalance > 0;
@@ -130,8 +140,11 @@ std::string break_even_text(const EpQuestion& question, const EpAnswer& answer) 
     columns.push_back({"TOKENS AT " + decimal(question.imbalance, 2), Align::kRight});
   }
   Table table{columns};
-  for (const auto& [name, even] :
-       {std::pair{"forward", *answer.forward}, {"forward + backward", *answer.with_backward}}) {
+  std::vector<std::pair<const char*, EpBreakEven>> rows{{"forward", *answer.forward}};
+  if (answer.with_backward) {
+    rows.emplace_back("forward + backward", *answer.with_backward);
+  }
+  for (const auto& [name, even] : rows) {
     std::vector<std::string> cells{
         name,
         short_seconds(even.compute_seconds),
@@ -175,6 +188,7 @@ ordered_json configuration_json(const EpQuestion& question) {
       {"slots", shape.slot_count()},
       {"padding", shape.padding},
       {"compact", shape.compact},
+      {"inference", !parallel::ep_trains(layer)},
       {"hidden", layer.hidden},
       {"ffn", layer.ffn},
       {"projections", layer.projections},
@@ -191,7 +205,9 @@ Expected<EpAnswer> answer(const EpQuestion& question) {
   MUSTER_ASSIGN_OR_RETURN(result.sizes, parallel::ep_sizes(question.layer));
   if (question.rates) {
     result.forward = parallel::ep_break_even(result.sizes, *question.rates, false);
-    result.with_backward = parallel::ep_break_even(result.sizes, *question.rates, true);
+    if (parallel::ep_trains(question.layer)) {
+      result.with_backward = parallel::ep_break_even(result.sizes, *question.rates, true);
+    }
   }
   return result;
 }
@@ -227,8 +243,10 @@ std::string to_json(const EpQuestion& question, const EpAnswer& answer) {
   document["prefetch_bytes"] = sizes.prefetch_bytes;
   document["reduce_bytes"] = sizes.reduce_bytes;
   document["forward_flops"] = sizes.forward_flops;
-  if (answer.forward && answer.with_backward) {
+  if (answer.forward) {
     document["forward"] = even_json(question, *answer.forward);
+  }
+  if (answer.with_backward) {
     document["with_backward"] = even_json(question, *answer.with_backward);
   }
   return document.dump(2) + "\n";

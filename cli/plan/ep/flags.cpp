@@ -107,6 +107,7 @@ Expected<EpQuestion> question_of(const EpFlags& flags) {
   set(flags.slots, layer.shape.slots);
   set(flags.padding, layer.shape.padding);
   layer.shape.compact = layer.shape.compact || flags.compact;
+  layer.inference = layer.inference || flags.inference;
   set(flags.hidden, layer.hidden);
   set(flags.ffn, layer.ffn);
   set(flags.projections, layer.projections);

@@ -23,6 +23,7 @@ struct EpFlags {
   std::optional<int> projections;
   std::string type;
   bool compact{false};
+  bool inference{false};
   // The planner.
   std::optional<int> slots;
   std::optional<int> padding;

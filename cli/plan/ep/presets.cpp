@@ -28,6 +28,7 @@ EpLayerShape inference() {
   EpLayerShape layer = layer_of(384, 8, 8, 256);
   layer.shape.slots = 4;
   layer.shape.padding = 16;
+  layer.inference = true;
   return layer;
 }
 

@@ -124,6 +124,28 @@ TEST(PlanEpCommand, FlagsOverrideAPreset) {
   EXPECT_EQ(document["receive_rows"].get<std::int64_t>() / 65'536, 8);  // all rows of all ranks
 }
 
+TEST(PlanEpCommand, InferenceHasNoGradients) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"--preset", "inference"},
+        {"--preset", "moe_384", "--slots", "4"},
+        {"--preset", "moe_384", "--inference"}}) {
+    const ProgramResult result = ep(arguments);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, Not(HasSubstr("pool, gradients")));
+    EXPECT_THAT(result.out, Not(HasSubstr("own gradients")));
+    EXPECT_THAT(result.out, Not(HasSubstr("reduction of a copy")));
+    EXPECT_THAT(result.out, HasSubstr("Inference: no gradients. Training needs 48 slots."));
+  }
+  const ProgramResult timed =
+      ep({"--preset", "inference", "--gemm-flops", "700T", "--link", "450G", "--json"});
+  ASSERT_EQ(timed.exit_code, 0) << timed.err;
+  const auto document = nlohmann::json::parse(timed.out);
+  EXPECT_EQ(document["pool_gradient_bytes"], 0);
+  EXPECT_EQ(document["inference"], true);
+  EXPECT_TRUE(document.contains("forward"));
+  EXPECT_FALSE(document.contains("with_backward"));
+}
+
 TEST(PlanEpCommand, HelpNamesPresetsUnitsAndReplay) {
   const ProgramResult result = ep({"--help"});
   EXPECT_EQ(result.exit_code, 0);

@@ -78,6 +78,9 @@ Status ExpertTransfer::prefetch(
 Status ExpertTransfer::reduce_gradients(
     const EpPlan& plan, const EpLayerMemory& layer, const Status& plan_fits, Deadline deadline) {
   Status fits = plan_fits.ok() ? check_layer(layer) : plan_fits;
+  if (fits.ok() && pool_->use() == EpPoolUse::kInference) {
+    fits = failed_precondition("the pool is for inference: create it with EpPoolUse::kTraining");
+  }
   if (fits.ok() && plan.statistics.overflow_groups > 0) {
     fits = failed_precondition(
         plan.statistics.overflow_groups,
@@ -124,8 +127,9 @@ Status ExpertTransfer::check_layer(const EpLayerMemory& layer) const {
     const auto count = local * static_cast<std::size_t>(elements(projections[p]));
     const auto weights = count * static_cast<std::size_t>(size_bytes(pool_->weight_type()));
     const EpProjectionMemory& memory = layer.projections[p];
+    const std::size_t gradients = pool_->use() == EpPoolUse::kTraining ? count * sizeof(float) : 0;
     if (memory.home_offset + weights > heap_.stride() ||
-        memory.home_gradient_offset + count * sizeof(float) > heap_.stride()) {
+        memory.home_gradient_offset + gradients > heap_.stride()) {
       return invalid_argument(
           "projection ",
           p,

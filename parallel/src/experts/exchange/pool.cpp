@@ -20,14 +20,15 @@ std::size_t elements(const EpProjection& projection) {
   return static_cast<std::size_t>(projection.rows * projection.cols);
 }
 
-Status check_projection(const EpShape& shape, const EpProjection& projection, DType type) {
+Status check_projection(
+    const EpShape& shape, const EpProjection& projection, DType type, EpPoolUse use) {
   const std::string matrix =
       std::to_string(projection.rows) + " x " + std::to_string(projection.cols);
   if (projection.rows < 1 || projection.cols < 1) {
     return invalid_argument("rows and cols must be at least 1, got ", matrix);
   }
   const auto local = static_cast<std::size_t>(shape.local_experts());
-  for (const DType each : {type, DType::kFloat32}) {
+  for (const DType each : {type, use == EpPoolUse::kTraining ? DType::kFloat32 : type}) {
     const auto size = static_cast<std::size_t>(size_bytes(each));
     const std::size_t bytes = local * elements(projection) * size;
     if (bytes % kPage != 0) {
@@ -49,14 +50,17 @@ Status check_projection(const EpShape& shape, const EpProjection& projection, DT
 }
 
 Status check_pool(
-    const EpShape& shape, std::span<const EpProjection> projections, DType weight_type) {
+    const EpShape& shape,
+    std::span<const EpProjection> projections,
+    DType weight_type,
+    EpPoolUse use) {
   MUSTER_RETURN_IF_ERROR(check(shape, EpBalance{}));
   if (projections.empty()) {
     return invalid_argument("projections must have at least one entry");
   }
   for (std::size_t p = 0; p < projections.size(); ++p) {
-    MUSTER_RETURN_IF_ERROR(
-        check_projection(shape, projections[p], weight_type).context(concat("projection ", p)));
+    MUSTER_RETURN_IF_ERROR(check_projection(shape, projections[p], weight_type, use)
+                               .context(concat("projection ", p)));
   }
   return {};
 }
@@ -74,19 +78,22 @@ class Pool final : public EpPool {
       const EpShape& shape,
       std::vector<EpProjection> projections,
       DType weight_type,
+      EpPoolUse use,
       std::vector<Slots> slots)
       : heap_(heap),
         shape_(shape),
         projections_(std::move(projections)),
         weight_type_(weight_type),
+        use_(use),
         slots_(std::move(slots)) {}
 
   [[nodiscard]] Expected<EpLayerMemory> map_layer(
       std::string name,
       std::span<const std::size_t> home_offsets,
       std::span<const std::size_t> home_gradient_offsets) override {
+    const bool trains = use_ == EpPoolUse::kTraining;
     if (home_offsets.size() != projections_.size() ||
-        home_gradient_offsets.size() != projections_.size()) {
+        home_gradient_offsets.size() != (trains ? projections_.size() : 0)) {
       return invalid_argument(
           name,
           ": ",
@@ -95,24 +102,27 @@ class Pool final : public EpPool {
           home_gradient_offsets.size(),
           " gradient offsets for ",
           projections_.size(),
-          " projections");
+          " projections",
+          trains ? "" : " of a pool for inference");
     }
     EpLayerMemory layer;
     layer.name = std::move(name);
     for (std::size_t p = 0; p < projections_.size(); ++p) {
       EpProjectionMemory memory;
       memory.home_offset = home_offsets[p];
-      memory.home_gradient_offset = home_gradient_offsets[p];
+      const std::string what = concat(layer.name, ", projection ", p);
       const auto size = static_cast<std::size_t>(size_bytes(weight_type_));
       auto weights = map(p, size, home_offsets[p], slots_[p].weights);
-      auto gradients = map(p, sizeof(float), home_gradient_offsets[p], slots_[p].gradients);
-      for (const Status& status : {weights.status(), gradients.status()}) {
-        MUSTER_RETURN_IF_ERROR(status.context(concat(layer.name, ", projection ", p)));
-      }
+      MUSTER_RETURN_IF_ERROR(weights.status().context(what));
       memory.weights = *weights;
-      memory.gradients = {
-          reinterpret_cast<float*>(gradients->data()),  // NOLINT
-          gradients->size() / sizeof(float)};
+      if (trains) {
+        memory.home_gradient_offset = home_gradient_offsets[p];
+        auto gradients = map(p, sizeof(float), home_gradient_offsets[p], slots_[p].gradients);
+        MUSTER_RETURN_IF_ERROR(gradients.status().context(what));
+        memory.gradients = {
+            reinterpret_cast<float*>(gradients->data()),  // NOLINT
+            gradients->size() / sizeof(float)};
+      }
       layer.projections.push_back(memory);
     }
     return layer;
@@ -124,12 +134,15 @@ class Pool final : public EpPool {
 
   [[nodiscard]] DType weight_type() const override { return weight_type_; }
 
+  [[nodiscard]] EpPoolUse use() const override { return use_; }
+
   [[nodiscard]] std::byte* slots(int peer, std::size_t projection) const override {
     return heap_.pointer(peer, slots_[projection].weights);
   }
 
   [[nodiscard]] float* slot_gradients(int peer, std::size_t projection) const override {
-    return heap_.at<float>(peer, slots_[projection].gradients);
+    return use_ == EpPoolUse::kInference ? nullptr
+                                         : heap_.at<float>(peer, slots_[projection].gradients);
   }
 
  private:
@@ -171,19 +184,23 @@ class Pool final : public EpPool {
   EpShape shape_;
   std::vector<EpProjection> projections_;
   DType weight_type_;
+  EpPoolUse use_;
   std::vector<Slots> slots_;
 };
 
 }  // namespace
 
 std::size_t EpPool::heap_bytes(
-    const EpShape& shape, std::span<const EpProjection> projections, DType weight_type) {
+    const EpShape& shape,
+    std::span<const EpProjection> projections,
+    DType weight_type,
+    EpPoolUse use) {
   const auto slots = static_cast<std::size_t>(shape.slot_count());
   std::size_t total = kPage;  // earlier allocations may end at any address
   for (const EpProjection& projection : projections) {
     const std::size_t count = slots * elements(projection);
     total += whole_pages(count * static_cast<std::size_t>(size_bytes(weight_type)));
-    total += whole_pages(count * sizeof(float));
+    total += use == EpPoolUse::kTraining ? whole_pages(count * sizeof(float)) : 0;
   }
   return total;
 }
@@ -192,8 +209,9 @@ Expected<std::unique_ptr<EpPool>> EpPool::create(
     comm::SymmetricHeap& heap,
     const EpShape& shape,
     std::vector<EpProjection> projections,
-    DType weight_type) {
-  MUSTER_RETURN_IF_ERROR(check_pool(shape, projections, weight_type).context("expert pool"));
+    DType weight_type,
+    EpPoolUse use) {
+  MUSTER_RETURN_IF_ERROR(check_pool(shape, projections, weight_type, use).context("expert pool"));
   if (shape.ranks != heap.size()) {
     return invalid_argument(
         "expert pool: shape.ranks must be the size of the heap's group, ",
@@ -203,22 +221,25 @@ Expected<std::unique_ptr<EpPool>> EpPool::create(
   }
   std::vector<Pool::Slots> slots(projections.size());
   const auto count = static_cast<std::size_t>(shape.slot_count());
+  const auto allocate = [&](std::size_t bytes, std::size_t& offset) -> Status {
+    auto memory = heap.allocate(whole_pages(bytes), kPage);
+    MUSTER_RETURN_IF_ERROR(memory.status().context(concat(
+        "expert pool takes ",
+        heap_bytes(shape, projections, weight_type, use),
+        " bytes of heap per rank (EpPool::heap_bytes): make the heap larger or use fewer slots")));
+    offset = *memory;
+    return {};
+  };
   for (std::size_t p = 0; p < projections.size() && count > 0; ++p) {
     const std::size_t all = count * elements(projections[p]);
     const auto size = static_cast<std::size_t>(size_bytes(weight_type));
-    auto weights = heap.allocate(whole_pages(all * size), kPage);
-    auto gradients = heap.allocate(whole_pages(all * sizeof(float)), kPage);
-    for (const Status& status : {weights.status(), gradients.status()}) {
-      MUSTER_RETURN_IF_ERROR(status.context(concat(
-          "expert pool takes ",
-          heap_bytes(shape, projections, weight_type),
-          " bytes of heap per rank (EpPool::heap_bytes): make the heap larger or use fewer "
-          "slots")));
+    MUSTER_RETURN_IF_ERROR(allocate(all * size, slots[p].weights));
+    if (use == EpPoolUse::kTraining) {
+      MUSTER_RETURN_IF_ERROR(allocate(all * sizeof(float), slots[p].gradients));
     }
-    slots[p] = {*weights, *gradients};
   }
-  return std::unique_ptr<EpPool>{
-      std::make_unique<Pool>(heap, shape, std::move(projections), weight_type, std::move(slots))};
+  return std::unique_ptr<EpPool>{std::make_unique<Pool>(
+      heap, shape, std::move(projections), weight_type, use, std::move(slots))};
 }
 
 }  // namespace muster::parallel

@@ -57,8 +57,7 @@ class BalancedLayer final : public ExpertLayer {
     EpRows received;
     {
       const Movement movement{*this};
-      static_cast<void>(
-          parts_.exchange.take_event(plan_));  // drops the counters of an abandoned pass
+      static_cast<void>(event());  // drops the counters of an abandoned pass
       MUSTER_RETURN_IF_ERROR(named(parts_.exchange.make_plan(choices, plan_, deadline)));
       MUSTER_RETURN_IF_ERROR(named(check_slots()));
       MUSTER_RETURN_IF_ERROR(named(parts_.exchange.dispatch(plan_, x, gates, received, deadline)));
@@ -93,7 +92,11 @@ class BalancedLayer final : public ExpertLayer {
     return named(parts_.exchange.reduce_gradients(plan_, memory_, deadline));
   }
 
-  [[nodiscard]] EpEvent event() override { return parts_.exchange.take_event(plan_); }
+  [[nodiscard]] EpEvent event() override {
+    EpEvent event = parts_.exchange.take_event(plan_);
+    event.bytes_local += std::exchange(kept_bytes_, 0);
+    return event;
+  }
 
   [[nodiscard]] const EpPlan* plan() const override { return planned_ ? &plan_ : nullptr; }
 
@@ -139,6 +142,7 @@ class BalancedLayer final : public ExpertLayer {
       std::memcpy(compute_.inputs(), received.rows.data(), bytes);
     }
     std::copy_n(received.weights.begin(), rows, weights_.begin());
+    kept_bytes_ += static_cast<std::int64_t>(bytes) + rows * std::int64_t{sizeof(float)};
   }
 
   [[nodiscard]] kernels::RowGroups groups() const {
@@ -166,6 +170,7 @@ class BalancedLayer final : public ExpertLayer {
   EpPlan plan_;
   bool planned_{false};
   ExpertCompute compute_;
+  std::int64_t kept_bytes_{0};   // copied by keep() since the last event
   std::vector<float> weights_;   // [receive rows] gates of the plan's rows
   std::vector<float> dweights_;  // [receive rows]
 };

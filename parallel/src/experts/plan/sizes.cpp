@@ -51,11 +51,13 @@ void add_memory(const EpLayerShape& layer, EpSizes& sizes) {
   sizes.expert_bytes = elements * width;
   sizes.expert_gradient_bytes = elements * 4;
   sizes.home_weight_bytes = sizes.expert_bytes * shape.local_experts();
-  sizes.home_gradient_bytes = sizes.expert_gradient_bytes * shape.local_experts();
+  sizes.home_gradient_bytes =
+      ep_trains(layer) ? sizes.expert_gradient_bytes * shape.local_experts() : 0;
   sizes.pool_weight_bytes = sizes.expert_bytes * shape.slot_count();
-  sizes.pool_gradient_bytes = sizes.expert_gradient_bytes * shape.slot_count();
+  sizes.pool_gradient_bytes =
+      ep_trains(layer) ? sizes.expert_gradient_bytes * shape.slot_count() : 0;
   sizes.prefetch_bytes = sizes.expert_bytes;
-  sizes.reduce_bytes = sizes.expert_gradient_bytes;
+  sizes.reduce_bytes = ep_trains(layer) ? sizes.expert_gradient_bytes : 0;
   EpShape unpadded = shape;
   unpadded.padding = 1;
   const std::int64_t rows = shape.tokens_max * shape.top_k;
@@ -80,6 +82,10 @@ void add_wire(const EpLayerShape& layer, EpSizes& sizes) {
 }
 
 }  // namespace
+
+bool ep_trains(const EpLayerShape& layer) {
+  return !layer.inference && layer.shape.slot_count() >= layer.shape.local_experts();
+}
 
 double ep_distinct_ranks(const EpShape& shape) {
   double none = 1;  // none of the choices falls on a given rank

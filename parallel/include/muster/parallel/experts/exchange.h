@@ -87,18 +87,22 @@ struct EpLayerMemory {
   std::vector<EpProjectionMemory> projections;
 };
 
+// Gradients are allocated for training only.
+enum class EpPoolUse : std::uint8_t { kTraining, kInference };
+
 // The slots of a process and the buffers that accumulate their gradients, [R, B, rows, cols] over
 // the group. All layers share one pool, which holds the experts of one layer at a time: backward
-// fetches them again.
+// fetches them again. For inference there are neither gradients nor reduce_gradients.
 class EpPool {
  public:
   // Collective. m * rows * cols * size of `type` must be a multiple of the heap's granularity for
-  // every projection, and that of fp32: kInvalidArgument with the numbers.
+  // every projection, and for training that of fp32: kInvalidArgument with the numbers.
   [[nodiscard]] static Expected<std::unique_ptr<EpPool>> create(
       comm::SymmetricHeap& heap,
       const EpShape& shape,
       std::vector<EpProjection> projections,
-      DType weight_type);
+      DType weight_type,
+      EpPoolUse use = EpPoolUse::kTraining);
 
   EpPool() = default;
   EpPool(const EpPool&) = delete;
@@ -109,10 +113,14 @@ class EpPool {
 
   // Returns the bytes of heap per rank that a pool of this configuration needs.
   [[nodiscard]] static std::size_t heap_bytes(
-      const EpShape& shape, std::span<const EpProjection> projections, DType weight_type);
+      const EpShape& shape,
+      std::span<const EpProjection> projections,
+      DType weight_type,
+      EpPoolUse use = EpPoolUse::kTraining);
 
   // Maps a layer whose home weights and gradients are at these offsets of every rank's chunk
-  // (multiples of the granularity), in the order of the projections. Local.
+  // (multiples of the granularity), in the order of the projections. For inference there are no
+  // gradient offsets. Local.
   [[nodiscard]] virtual Expected<EpLayerMemory> map_layer(
       std::string name,
       std::span<const std::size_t> home_offsets,
@@ -121,8 +129,10 @@ class EpPool {
   [[nodiscard]] virtual const EpShape& shape() const = 0;
   [[nodiscard]] virtual std::span<const EpProjection> projections() const = 0;
   [[nodiscard]] virtual DType weight_type() const = 0;
+  [[nodiscard]] virtual EpPoolUse use() const = 0;
   // The slots of rank `peer`, [B, rows, cols].
   [[nodiscard]] virtual std::byte* slots(int peer, std::size_t projection) const = 0;
+  // The same in fp32; null for inference.
   [[nodiscard]] virtual float* slot_gradients(int peer, std::size_t projection) const = 0;
 };
 
@@ -191,7 +201,7 @@ class EpExchange {
       const EpPlan& plan, const EpLayerMemory& layer, Deadline deadline) = 0;
 
   // Adds the gradients in the slots of all ranks to those of the home ranks, by rank and slot, then
-  // clears the used slots.
+  // clears the used slots. kFailedPrecondition if the pool is for inference.
   [[nodiscard]] virtual Status reduce_gradients(
       const EpPlan& plan, const EpLayerMemory& layer, Deadline deadline) = 0;
 

@@ -23,7 +23,12 @@ struct EpLayerShape {
   int projections{3};      // matrices [H, H'] of an expert: gate, up and down
   // Type of rows and weights; weight gradients are fp32.
   DType type{DType::kBFloat16};
+  bool inference{false};  // a forward pass only, without gradients
 };
+
+// False for inference, and with fewer slots than a rank has experts, which training refuses. The
+// layer then has no gradients.
+[[nodiscard]] bool ep_trains(const EpLayerShape& layer);
 
 // Sizes of one rank.
 struct EpSizes {

@@ -182,6 +182,47 @@ TEST(Pool, RefusesHomesThatAreNotOnPagesOrOutsideTheChunk) {
   });
 }
 
+// 4 of 6 bytes of a bf16 slot's element were gradients that nobody used.
+TEST(Pool, ForInferenceHasNoGradientsInTheHeapAndRefusesToReduceThem) {
+  const MoveCase test = expert_case(2, Spread::kSkewed, 7);
+  const DType type = DType::kBFloat16;
+  const EpPoolUse use = EpPoolUse::kInference;
+  const std::vector<EpProjection> projections = two_projections();
+  const std::size_t slots = EpPool::heap_bytes(test.shape, projections, type, use);
+  // Slots of 2 experts of 1024 and of 2048 elements, and a page for alignment.
+  EXPECT_EQ(slots, 2 * 2 * (1024 + 2048) + 4096);
+  EXPECT_EQ(EpPool::heap_bytes(test.shape, projections, type), 3 * (slots - 4096) + 4096);
+  const std::size_t heap = heap_bytes(test) + slots + 5 * comm::kSymmetricGranularity;
+  expect_on_two(heap, [&](Member& member, Findings& findings) {
+    auto pool = EpPool::create(member.heap, test.shape, projections, type, use);
+    findings.expect(pool.status(), "pool");
+    findings.expect((*pool)->slot_gradients(0, 0) == nullptr, "slot gradients");
+    std::vector<std::size_t> homes;
+    for (const EpProjection& projection : projections) {
+      const auto bytes = static_cast<std::size_t>(2 * 2 * projection.rows * projection.cols);
+      homes.push_back(*member.heap.allocate(bytes, comm::kSymmetricGranularity));
+    }
+    expect_refused(
+        findings,
+        (*pool)->map_layer("layer 3", homes, homes),
+        StatusCode::kInvalidArgument,
+        "layer 3: 2 weight and 2 gradient offsets for 2 projections of a pool for inference");
+    const auto layer = (*pool)->map_layer("layer 3", homes, {});
+    findings.expect(layer.status(), "layer");
+    findings.expect(layer->projections[0].gradients.empty(), "gradients");
+    auto exchange = EpExchange::create(member.heap, pool->get(), test.options(), soon());
+    findings.expect(exchange.status(), "exchange");
+    EpPlan plan(test.shape, test.balance);
+    findings.expect((*exchange)->make_plan(choices_of(test, member.rank()), plan, soon()), "plan");
+    findings.expect((*exchange)->prefetch(plan, *layer, soon()), "prefetch");
+    const Status refused = (*exchange)->reduce_gradients(plan, *layer, soon());
+    findings.expect(
+        refused.code() == StatusCode::kFailedPrecondition &&
+            refused.message().find("EpPoolUse::kTraining") != std::string::npos,
+        refused.to_string());
+  });
+}
+
 TEST(Pool, BuffersOfAllRanksLieOneStrideApart) {
   const MoveCase test = expert_case(3, Spread::kUniform, 2);
   expect_members_succeed(

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A layer keeps its memory: after a first pass, forward and backward allocate nothing, whatever the
-// routing is. That holds for the plan, the movement and the experts below it.
+// routing is. That holds for the plan, the movement and the experts below it. What it copies is
+// counted.
 #include "tests/support/allocation_count.h"
 #include "tests/support/deadlines.h"
 
@@ -98,6 +99,42 @@ TEST(ExpertLayerAllocation, OnlyTheFirstPassAllocates) {
     for (std::size_t pass = 1; pass < of_rank.size(); ++pass) {
       EXPECT_EQ(of_rank[pass], 0) << "pass " << pass;
     }
+  }
+}
+
+// The rows stay for backward in the layer, because the next dispatch overwrites the exchange's.
+TEST(ExpertLayerCopies, TheRowsThatForwardKeepsAreCountedOnce) {
+  const auto group = comm::make_local_group(kRanks);
+  std::vector<std::thread> threads;
+  for (const auto& ranks : group) {
+    threads.emplace_back([&world = *ranks] {
+      const auto made = make(world);
+      ASSERT_TRUE(made.ok()) << made.status().to_string();
+      const std::vector<float> x(kTokens * kWidth, 0.5F);
+      std::vector<float> y(x.size());
+      std::vector<std::int32_t> choices(kTokens * kTopK);
+      for (std::size_t i = 0; i < choices.size(); ++i) {
+        choices[i] = static_cast<std::int32_t>(i) % kExperts;
+      }
+      const std::vector<float> gates(choices.size(), 0.5F);
+      const auto sent = std::as_bytes(std::span{x});
+      const auto returned = std::as_writable_bytes(std::span{y});
+      ASSERT_TRUE(made->layer->forward(sent, choices, gates, returned, soon()).ok());
+      const EpPlan plan = *made->layer->plan();
+      const std::int64_t layer = made->layer->event().bytes_local;
+      EXPECT_EQ(made->layer->event().bytes_local, 0);
+      // The same movement without a layer.
+      EpExchange& exchange = made->group->exchange();
+      EpRows received;
+      ASSERT_TRUE(exchange.dispatch(plan, sent, gates, received, soon()).ok());
+      ASSERT_TRUE(exchange.combine(plan, received.rows, {}, returned, {}, soon()).ok());
+      const std::int64_t rows = ep_row_count(plan, world.rank());
+      EXPECT_GT(rows, 0);
+      EXPECT_EQ(layer - exchange.take_event(plan).bytes_local, rows * (kWidth + 1) * 4);
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
   }
 }
 

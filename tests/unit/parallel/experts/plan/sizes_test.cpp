@@ -38,6 +38,24 @@ TEST(EpSizes, OfTheWorkedExample) {
   EXPECT_NEAR(sizes.duplicate_bytes, 320e6, 2e6);
 }
 
+TEST(EpSizes, OfInferenceHaveNoGradients) {
+  EpLayerShape layer = layer_of(384, 8, 8);
+  const EpSizes training = ep_sizes(layer).value();
+  layer.inference = true;
+  const EpSizes inference = ep_sizes(layer).value();
+  EXPECT_EQ(inference.pool_gradient_bytes + inference.home_gradient_bytes, 0);
+  EXPECT_EQ(inference.reduce_bytes, 0);
+  EXPECT_EQ(inference.pool_weight_bytes, training.pool_weight_bytes);
+  // Training refuses fewer slots than own experts.
+  layer.inference = false;
+  layer.shape.slots = 47;
+  EXPECT_FALSE(ep_trains(layer));
+  EXPECT_EQ(ep_sizes(layer).value().pool_gradient_bytes, 0);
+  layer.shape.slots = 48;
+  EXPECT_TRUE(ep_trains(layer));
+  EXPECT_EQ(ep_sizes(layer).value().pool_gradient_bytes, training.pool_gradient_bytes);
+}
+
 TEST(EpSizes, OfTheWireTable) {
   struct Row {
     int experts, ranks, top_k;
