@@ -6,19 +6,20 @@
 #   make build    release build in build/release
 #   make docs     API pages of the public headers in build/docs/api
 #   make format   clang-format the tree          make lint   clang-tidy, treated as errors
+#   make mutate   change sources and see whether tests notice, ARGS="--module optimizer --count 50"
 #   make coverage line coverage by module, from the unit tests
 #   make fuzz     libFuzzer over the decoders with clang, SECONDS=60 for each
 #   make clean    remove build/
 #
 # Options: make demo ARGS="--keep --data FILE"    make test TESTS=<ctest regex>
-.PHONY: help build demo test sanitize bench coverage fuzz docs format lint clean
+.PHONY: help build demo test sanitize bench coverage mutate fuzz docs format lint clean
 
 RELEASE := build/release
 # Tests wait for each other more than they compute.
 JOBS ?= $(shell expr $$(nproc) + 1)
 
 help:
-	@sed -n '2,15s/^# \{0,1\}//p' Makefile
+	@sed -n '2,16s/^# \{0,1\}//p' Makefile
 
 build:
 	@scripts/setup.sh build
@@ -57,6 +58,11 @@ coverage:
 	@scripts/build.sh coverage
 	@ctest --test-dir build/coverage -L unit -j $(JOBS) --output-on-failure
 	@scripts/coverage.py build/coverage
+
+mutate:
+	@scripts/setup.sh test
+	@scripts/build.sh release
+	@scripts/mutate.py $(ARGS)
 
 fuzz:
 	@scripts/setup.sh fuzz
