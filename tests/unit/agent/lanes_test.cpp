@@ -235,6 +235,12 @@ TEST(Lanes, NoNanEverEntersALane) {
   }
 }
 
+TEST(Lanes, OneElementOfAGradientThatIsNotFiniteIsEnoughForTheFlag) {
+  LocalLanes bad = healthy_rank();
+  bad.nonfinite_count = 1;
+  EXPECT_TRUE(reduce(small_layout(), {healthy_rank(), bad}).nonfinite);
+}
+
 TEST(Lanes, NanLossOfOneRankRaisesTheFlagForAll) {
   LocalLanes bad = healthy_rank();
   bad.loss_sum = std::nan("");

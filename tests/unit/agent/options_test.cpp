@@ -221,6 +221,7 @@ TEST(StepEvents, AQkClipThatLastsIsReportedOnceAtItsOnset) {
   EXPECT_EQ(reported[0].kind, event_kind::kQkClip);
   EXPECT_EQ(reported[0].inputs.at("heads"), 1.0);
   EXPECT_EQ(reported[0].inputs.at("logit_max"), 200.0);
+  EXPECT_EQ(reported[0].inputs.at("gamma_min"), 0.5);
   EXPECT_TRUE(events.from_verdict(300, Verdict{}, lanes, 100.0).empty());
   const auto again = events.from_verdict(301, clipped, lanes, 100.0);
   ASSERT_EQ(again.size(), 1U);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Damage is detected and named, and an older checkpoint is used instead.
+#include "checkpoint/src/rank_record.h"
 #include "tests/unit/checkpoint/fixture.h"
 
 #include <muster/common/hash.h>
@@ -177,6 +178,14 @@ TEST_F(Damage, ANewerFormatAsksForAnUpgrade) {
   text.replace(slot, 32, to_hex(hash128(text)));
   write_bytes(path, text);
   EXPECT_EQ(verify(checkpoint_).code(), StatusCode::kVersionMismatch);
+}
+
+TEST(RankRecordFormat, ANewerOneAsksForAnUpgrade) {
+  std::string text = encode_record(RankRecord{}).value();
+  EXPECT_NE(decode_record(text).status().code(), StatusCode::kVersionMismatch);
+  const std::size_t at = text.find("\"version\"");
+  text.replace(text.find('1', at), 1, "2");
+  EXPECT_EQ(decode_record(text).status().code(), StatusCode::kVersionMismatch);
 }
 
 TEST_F(Damage, VerifyReportsProgressUpToTheData) {

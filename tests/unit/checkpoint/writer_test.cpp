@@ -107,6 +107,31 @@ TEST_F(Writing, RefusesToCommitWithoutTheOtherRank) {
   EXPECT_FALSE(fs::exists(folder_of(9, 1)));
 }
 
+TEST_F(Writing, RefusesToCommitAFileOfAnotherLengthThanItsRankWrote) {
+  const OwnedState first = make_state(0, 9);
+  const OwnedState second = make_state(1, 9);
+  const auto zero = writer(options(0, 2));
+  const auto one = writer(options(1, 2));
+  for (auto [rank, owned] : {std::pair{zero.get(), &first}, {one.get(), &second}}) {
+    ASSERT_TRUE(rank->begin(1, StepIndex{9}, owned->state).ok());
+    ASSERT_TRUE(rank->wait(kWait).ok());
+  }
+  fs::path file;
+  for (const auto& entry : fs::recursive_directory_iterator(run_folder())) {
+    if (entry.path().filename().string().starts_with("rank-1") &&
+        entry.path().extension() == ".safetensors") {
+      file = entry.path();
+    }
+  }
+  ASSERT_FALSE(file.empty());
+  fs::resize_file(file, fs::file_size(file) - 1);
+  zero->commit(1, false);
+  const Status refused = zero->wait(kWait);
+  EXPECT_NE(refused.message().find("bytes its rank wrote"), std::string::npos)
+      << refused.to_string();
+  EXPECT_FALSE(fs::exists(folder_of(9, 1)));
+}
+
 TEST_F(Writing, RefusesRanksThatDisagreeAboutATensor) {
   const OwnedState first = make_state(0, 9);
   const OwnedState second = make_state(1, 9, 160);

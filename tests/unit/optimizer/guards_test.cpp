@@ -115,6 +115,16 @@ TEST(ZClip, BringsASpikeDownReciprocally) {
   EXPECT_EQ(state.zclip_steps, 26);
 }
 
+TEST(ZClip, BringsASpikeBelowOneDownToo) {
+  GuardState state;
+  state.zclip_mean = 0.02;
+  state.zclip_variance = 1e-4;
+  state.zclip_steps = 25;
+  const ClipDecision decision = clip(with_zclip(), 0.0, {0.12, 0.0, 0.0}, state);
+  EXPECT_TRUE(decision.spike);
+  EXPECT_NEAR(decision.clip_factor, 2.625 / 12.0, 1e-12);
+}
+
 TEST(ZClip, ALargerSpikeComesDownFurther) {
   double before = 1e300;
   for (const double norm : {4.6, 6.0, 20.0, 2000.0}) {

@@ -299,6 +299,7 @@ TEST_F(AttentionLayerCheck, RefusesParametersThatAreNotThereOrNotMatrices) {
 TEST_F(AttentionLayerCheck, RefusesRowsThatOverrunTheirProjection) {
   layer_.key_parameter = "wkv";
   EXPECT_THAT(refusal(layer_), HasSubstr("rows [6, 9) of a head must be inside parameter 'wkv'"));
+  EXPECT_THAT(refusal(layer_), HasSubstr("which has 6 rows"));
 }
 
 TEST_F(AttentionLayerCheck, RefusesRowsThatNoHeadUses) {

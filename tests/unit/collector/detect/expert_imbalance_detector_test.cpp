@@ -84,6 +84,18 @@ TEST(ExpertImbalanceDetector, ALevelThatStaysIsAcceptedAndTheNextRiseFound) {
   EXPECT_EQ(router.steps(20, 1.8).size(), 1U);
 }
 
+TEST(ExpertImbalanceDetector, ALevelIsAcceptedWithItsLastFrozenValue) {
+  const int most = static_cast<int>(ExpertImbalanceOptions{}.freeze_steps_max);
+  for (const int frozen : {most - 1, most}) {
+    Router router{57};
+    EXPECT_TRUE(router.steps(200).empty());
+    EXPECT_EQ(router.steps(frozen, 3.0).size(), 1U);
+    // Steps back, then the same rise: news only where the old level is still the usual one.
+    EXPECT_TRUE(router.steps(8).empty());
+    EXPECT_EQ(router.steps(8, 3.0).size(), frozen < most ? 1U : 0U) << frozen;
+  }
+}
+
 TEST(ExpertImbalanceDetector, NothingIsFoundBeforeTheWindowHasWarmedUp) {
   Router router{56};
   EXPECT_TRUE(router.steps(40).empty());

@@ -31,6 +31,7 @@ TEST(MaxLogitDetector, EveryHeadIsFoundOncePerCrossing) {
   const auto findings = detector.observe(logits_at(1, {{0, 0, 101.0}, {1, 2, 150.0}}));
   ASSERT_EQ(findings.size(), 2U);
   EXPECT_EQ(findings[0].rule, "max_logit");
+  EXPECT_EQ(findings[0].step, 1);
   EXPECT_EQ(findings[1].subject, "layer 1 head 2");
   EXPECT_EQ(findings[1].inputs.at("value"), 150.0);
   EXPECT_EQ(findings[1].inputs.at("tau"), 100.0);

@@ -110,6 +110,17 @@ TEST(RankLiveness, LongStepsAreNoStall) {
   }
 }
 
+TEST(RankLiveness, TheStepAfterTheFirstOneTellsHowLongStepsAre) {
+  RankLiveness liveness{{}};
+  for (int i = 0; i < 150; ++i) {
+    liveness.observe(1, 0, i / 100, at(seconds{i}));  // Step 1 comes 100 s after step 0.
+  }
+  for (int i = 150; i < 250; ++i) {
+    liveness.observe(1, 0, 1, at(seconds{i}));
+    EXPECT_TRUE(liveness.judge(at(seconds{i})).empty()) << i;
+  }
+}
+
 TEST(RankLiveness, StartUpIsNoStall) {
   RankLiveness liveness{{}};
   for (int i = 0; i < 600; ++i) {

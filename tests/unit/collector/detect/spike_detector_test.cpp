@@ -105,6 +105,40 @@ TEST(SpikeDetector, LevelThatStaysIsAcceptedAsANewRegime) {
   EXPECT_EQ(count_of(detector.observe(step, 3.5), "spike"), 1U);
 }
 
+TEST(SpikeDetector, ALevelIsAcceptedWithItsLastFrozenValue) {
+  SpikeDetector detector{loss_spike_options()};
+  std::int64_t step = warm_up(detector);
+  for (int i = 1; i < loss_spike_options().freeze_steps_max; ++i) {
+    static_cast<void>(detector.observe(step++, 3.0));
+  }
+  EXPECT_TRUE(detector.alarming());
+  static_cast<void>(detector.observe(step, 3.0));
+  EXPECT_FALSE(detector.alarming());
+}
+
+TEST(SpikeDetector, ValuesWithinAnEpisodeAreFrozenHighOrNot) {
+  SpikeDetector detector{loss_spike_options()};
+  std::int64_t step = warm_up(detector);
+  for (int i = 1; i < loss_spike_options().freeze_steps_max; ++i) {
+    static_cast<void>(detector.observe(step++, i % 3 == 0 ? 2.0 : 3.0));
+  }
+  EXPECT_TRUE(detector.alarming());
+  static_cast<void>(detector.observe(step, 3.0));
+  EXPECT_FALSE(detector.alarming());
+}
+
+TEST(SpikeDetector, ValuesFromBeforeAnInterruptionDoNotCountTowardsANewLevel) {
+  SpikeDetector detector{loss_spike_options()};
+  std::int64_t step = warm_up(detector);
+  for (int half = 0; half < 2; ++half) {
+    detector.suspend();
+    for (int i = 0; i < loss_spike_options().freeze_steps_max - 1; ++i) {
+      static_cast<void>(detector.observe(step++, 3.0));
+    }
+    EXPECT_TRUE(detector.alarming()) << half;
+  }
+}
+
 TEST(SpikeDetector, NothingIsFoundDuringWarmUp) {
   SpikeDetector detector{loss_spike_options()};
   for (std::int64_t step = 0; step < 64; ++step) {

@@ -39,6 +39,13 @@ TEST(Policy, NonfiniteIsOnlyRecorded) {
   EXPECT_FALSE(to_command(planned[0]).has_value());
 }
 
+TEST(Policy, ACommandForTheFirstStepExpiresToo) {
+  PolicyState state;
+  const auto planned = decide(default_policy(), finding_at(0), state);
+  ASSERT_EQ(planned.size(), 2U);
+  EXPECT_EQ(to_command(planned[1])->expires_step, 100);
+}
+
 TEST(Policy, FindingsAboutReachAndExpertsOnlyNotify) {
   for (const char* rule : {"attention_reach_low", "expert_imbalance", "ep_rank_waited_for"}) {
     PolicyState state;

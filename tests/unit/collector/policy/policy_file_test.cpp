@@ -134,6 +134,22 @@ TEST(PolicyFile, UnknownActionIsNamedWithItsLine) {
   const std::string error =
       error_of(kHead + "  - name: a\n    finding: spike\n    actions: [alarm, panic]\n");
   EXPECT_TRUE(error.starts_with("p.yaml:5: panic: ")) << error;
+  EXPECT_NE(error.find("known are record, alarm, checkpoint_now, "), std::string::npos) << error;
+}
+
+TEST(PolicyFile, AnUnknownOptionOfAnActionIsNamedWithItsLine) {
+  for (const char* action :
+       {"arm_qk_clip: {tow: 50}", "checkpoint_now: {pim: true}", "alarm: {x: 1}"}) {
+    const std::string error =
+        error_of(kHead + "  - name: a\n    finding: spike\n    actions: [" + action + "]\n");
+    EXPECT_TRUE(error.starts_with("p.yaml:5: ")) << action << ": " << error;
+  }
+}
+
+TEST(PolicyFile, ARuleWithoutANameIsRefused) {
+  const std::string error =
+      error_of(kHead + "  - name: \"\"\n    finding: spike\n    actions: [alarm]\n");
+  EXPECT_TRUE(error.starts_with("p.yaml:3: name: must not be empty")) << error;
 }
 
 TEST(PolicyFile, WrongTypeIsNamedWithItsLine) {

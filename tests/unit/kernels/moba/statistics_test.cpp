@@ -123,6 +123,18 @@ TEST(MobaStatistics, CountsSinkShareAndMarginAreThoseOfTheChoices) {
   }
 }
 
+TEST(MobaStatistics, TheBoundOfAHeadIsItsOwnAlsoIfItsGroupSharesAChoice) {
+  MobaSetup setup = setup_of({130, 95}, 8, 3);
+  const MobaNumbers numbers = random_numbers(setup, 65);
+  StatisticsStorage alone(setup);
+  ASSERT_TRUE(run_moba<float>(setup, numbers, alone.spans()).status.ok());
+  setup.options.share_in_group = true;
+  StatisticsStorage shared(setup);
+  ASSERT_TRUE(run_moba<float>(setup, numbers, shared.spans()).status.ok());
+  EXPECT_EQ(shared.gate_bound, alone.gate_bound);
+  EXPECT_NE(alone.gate_bound[0], alone.gate_bound[1]);
+}
+
 TEST(MobaStatistics, WithoutAGateThereIsNoMarginAndNoGateBound) {
   const MobaSetup setup = shared_keys_setup({20}, 8, 3);
   StatisticsStorage storage(setup);
@@ -190,6 +202,18 @@ TEST(MobaGradientCoverage, CountsTheBlocksThatTokensWithALossAttendTo) {
   }
   EXPECT_EQ(coverage.blocks, 53);
   EXPECT_EQ(coverage.blocks_reached, std::count(blocks.begin(), blocks.end(), 1));
+}
+
+TEST(MobaGradientCoverage, AZeroOfBf16IsNoGradientWhateverItsSign) {
+  const MobaSetup setup = setup_of({40}, 8, 3);
+  const auto run = run_moba<float>(setup, random_numbers(setup, 71));
+  std::vector<std::uint16_t> dout(40 * 32, 0x8000U);
+  dout[7 * 32 + 31] = 0x8001U;  // the smallest one, of the second head
+  const auto cu = setup.cu_q();
+  const AttentionProblem problem = problem_of(setup, DType::kBFloat16, cu, cu);
+  const auto coverage = moba_gradient_coverage(problem, run.selection, {dout.data()});
+  EXPECT_EQ(coverage.queries_reached, 1);
+  EXPECT_EQ(coverage.blocks_reached, 1);
 }
 
 TEST(MobaGradientCoverage, FallsWithASparseLossMaskAndIsFullUnderFullAttention) {

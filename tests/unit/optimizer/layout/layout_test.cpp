@@ -99,6 +99,15 @@ TEST(Layout, OneRankHasEverythingAndNothingMoves) {
   }
 }
 
+TEST(Layout, ABucketTakesAParameterAsLongAsItIsNotFull) {
+  const Routing routing = routed({{8, 8}, {8, 8}, {8, 8}}, Rule::kAdamW);
+  OptimizerOptions options = with_layout(Layout::kWholeMatrices);
+  for (const auto& [bytes, buckets] : {std::pair{256U, 3U}, {257U, 2U}, {512U, 2U}, {513U, 1U}}) {
+    options.bucket_bytes = bytes;
+    EXPECT_EQ(plan_buffer(routing, options, kElementwise, 2).buckets.size(), buckets) << bytes;
+  }
+}
+
 TEST(Layout, BucketsHoldWholeParametersOfAboutTheSizeAskedForLastParametersFirst) {
   const Routing routing = routed({{64, 64}, {64, 64}, {64, 64}, {8, 8}, {64, 64}}, Rule::kAdamW);
   OptimizerOptions options = with_layout(Layout::kWholeMatrices);

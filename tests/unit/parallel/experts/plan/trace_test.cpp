@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Traces of plans: what is written is read, and every damage is one clear error.
+#include "parallel/src/experts/trace/format.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/unit/parallel/experts/plan/case.h"
 
@@ -112,6 +113,27 @@ TEST_F(EpTrace, ReadsWhatWasWritten) {
   }
   EXPECT_FALSE(reader.next(record).value());
   EXPECT_FALSE(reader.next(record).value());
+}
+
+TEST_F(EpTrace, ARecordWhoseFieldsCannotBeIsDamageAlsoIfItsHashFits) {
+  EpPlan wrong = plan(1);
+  const auto decodes = [&] {
+    std::vector<std::byte> bytes;
+    encode_record(0, 0, wrong, choices_[0], bytes);
+    EpTraceRecord record;
+    std::string why;
+    const bool fits = decode_record(header_, bytes, record, why);
+    EXPECT_EQ(fits, why.empty()) << why;
+    return fits;
+  };
+  EXPECT_TRUE(decodes());
+  wrong.rank = 2;
+  EXPECT_FALSE(decodes());
+  wrong.rank = 0;
+  wrong.tokens = 9;
+  EXPECT_FALSE(decodes());
+  wrong.tokens = 4;  // the choices are those of 5
+  EXPECT_FALSE(decodes());
 }
 
 TEST_F(EpTrace, WithoutChoicesKeepsTheCounts) {
