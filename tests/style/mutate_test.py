@@ -65,6 +65,17 @@ class Choice(unittest.TestCase):
         self.assertEqual(len(keys), len(set(keys)))
 
 
+class Resuming(unittest.TestCase):
+    RESULTS = [{"key": "a", "verdict": mutate.KILLED}, {"key": "b", "verdict": mutate.SURVIVED},
+               {"key": "c", "verdict": mutate.KILLED}]
+
+    def test_keeps_results_of_mutants_that_are_drawn_again(self):
+        self.assertEqual(mutate.kept(self.RESULTS, {"a", "b"}, False), self.RESULTS[:2])
+
+    def test_judges_survivors_again_if_asked(self):
+        self.assertEqual(mutate.kept(self.RESULTS, {"a", "b"}, True), self.RESULTS[:1])
+
+
 class Report(unittest.TestCase):
     def test_counts_by_module_and_file_and_lists_survivors(self):
         text = mutate.report([

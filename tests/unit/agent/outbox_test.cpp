@@ -122,6 +122,14 @@ TEST(Outbox, SpoolKeepsTheOrder) {
   EXPECT_TRUE(outbox.empty());
 }
 
+TEST(Outbox, ASpoolIsReadableByItsOwnerAlone) {
+  const ScratchFolder folder;
+  ASSERT_TRUE(spool_in(folder).has_value());
+  using std::filesystem::perms;
+  const perms mode = std::filesystem::status(folder.path() / "spool").permissions();
+  EXPECT_EQ(mode, perms::owner_read | perms::owner_write);
+}
+
 TEST(Outbox, FullSpoolCountsItsOwnDrops) {
   const ScratchFolder folder;
   Outbox outbox{4096, 0, spool_in(folder, 2000)};

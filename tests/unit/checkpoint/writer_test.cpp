@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/checkpoint/fixture.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -94,6 +96,19 @@ TEST_F(Writing, TwoRanksCommitWhenBothArePrepared) {
   ASSERT_TRUE(loaded) << loaded.status().to_string();
   EXPECT_TRUE(same(*loaded, second));
   EXPECT_TRUE(verify(folder_of(9, 1)).ok());
+}
+
+TEST_F(Writing, LatestNamesTheNewestCheckpointAndOthersMayReadIt) {
+  make_checkpoint(9);
+  make_checkpoint(12);
+  EXPECT_EQ(read_bytes(run_folder() / "LATEST"), folder_of(12, 1).filename().string() + "\n");
+  const mode_t hidden = ::umask(0);
+  ::umask(hidden);
+  for (const auto& entry : fs::directory_iterator(folder_of(12, 1))) {
+    EXPECT_EQ(
+        static_cast<unsigned>(entry.status().permissions()), 0644U & ~static_cast<unsigned>(hidden))
+        << entry.path();
+  }
 }
 
 TEST_F(Writing, RefusesToCommitWithoutTheOtherRank) {

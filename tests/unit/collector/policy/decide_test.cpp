@@ -46,6 +46,16 @@ TEST(Policy, ACommandForTheFirstStepExpiresToo) {
   EXPECT_EQ(to_command(planned[1])->expires_step, 100);
 }
 
+TEST(Policy, ARuleWithABudgetOfNothingNeverActs) {
+  Policy policy = default_policy();
+  for (Rule& rule : policy.rules) {
+    rule.budget = 0;
+  }
+  PolicyState state;
+  EXPECT_EQ(
+      outcomes(decide(policy, finding_at(5, "nonfinite"), state)), std::vector{Outcome::kBudget});
+}
+
 TEST(Policy, FindingsAboutReachAndExpertsOnlyNotify) {
   for (const char* rule : {"attention_reach_low", "expert_imbalance", "ep_rank_waited_for"}) {
     PolicyState state;

@@ -69,6 +69,9 @@ TEST(PolicyFile, ANumberWithLeadingZerosIsRefused) {
   EXPECT_EQ(
       error_of(kHead + "  - {name: a, finding: spike, actions: [alarm], cooldown_steps: 010}\n"),
       "p.yaml:3: cooldown_steps: must be a whole number without leading zeros, got 010");
+  EXPECT_EQ(
+      error_of(kHead + "  - {name: a, finding: spike, actions: [alarm], cooldown_steps: 09}\n"),
+      "p.yaml:3: cooldown_steps: must be a whole number without leading zeros, got 09");
 }
 
 TEST(PolicyFile, StopIsADryRunUnlessTheFileMeansIt) {
