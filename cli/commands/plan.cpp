@@ -32,7 +32,7 @@ constexpr std::array kLayouts{
     Layout::kRowShards,
     Layout::kReplicated};
 
-constexpr int kRanksMax = 1 << 20;  // some 100 bytes each
+constexpr int kPlannedRanksMax = 1 << 20;  // some 100 bytes each
 
 struct PlanFlags {
   std::string file;
@@ -136,8 +136,8 @@ Status print_plan(const PlanFlags& flags) {
   const int ranks = flags.ranks.value_or(model.ranks);
   const int expert_ranks =
       flags.expert_ranks.value_or(model.expert_ranks != 0 ? model.expert_ranks : ranks);
-  if (ranks > kRanksMax) {
-    return invalid_argument("--ranks ", ranks, " is more than a plan takes, ", kRanksMax);
+  if (ranks > kPlannedRanksMax) {
+    return invalid_argument("--ranks ", ranks, " is more than a plan takes, ", kPlannedRanksMax);
   }
   std::vector<PlanReport> reports;
   for (const Layout layout : layouts) {

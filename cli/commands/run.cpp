@@ -50,8 +50,8 @@ struct RunFlags {
 };
 
 // More ranks than these are a slip of the finger.
-constexpr int kRanksMax = 4096;
-constexpr int kRanksPerCoreMax = 64;
+constexpr int kLocalRanksMax = 4096;
+constexpr int kLocalRanksPerCoreMax = 64;
 
 // The handler's way to the launcher of this process.
 std::atomic<Launcher*> running_launcher{nullptr};
@@ -89,7 +89,7 @@ Status check_numbers(const RunFlags& flags) {
     return invalid_argument("--nproc-per-node must be at least 1");
   }
   const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  const int usual = std::min(kRanksMax, kRanksPerCoreMax * cores);
+  const int usual = std::min(kLocalRanksMax, kLocalRanksPerCoreMax * cores);
   if (flags.options.process_count > usual && !flags.force) {
     return invalid_argument(
         "--nproc-per-node must be at most ",

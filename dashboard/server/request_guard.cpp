@@ -38,13 +38,14 @@ Status check_token(const HttpRequest& request, const std::string& token, bool on
 
 // Without parameters, spaces around it and case.
 bool is_json(std::string_view type) {
-  constexpr std::string_view kJson = "application/json";
+  constexpr std::string_view kMediaType = "application/json";
   type = type.substr(0, type.find(';'));
   type.remove_prefix(std::min(type.find_first_not_of(" \t"), type.size()));
   type = type.substr(0, type.find_last_not_of(" \t") + 1);
-  return std::equal(type.begin(), type.end(), kJson.begin(), kJson.end(), [](char a, char b) {
-    return (a >= 'A' && a <= 'Z' ? a + ('a' - 'A') : a) == b;
-  });
+  return std::equal(
+      type.begin(), type.end(), kMediaType.begin(), kMediaType.end(), [](char a, char b) {
+        return (a >= 'A' && a <= 'Z' ? a + ('a' - 'A') : a) == b;
+      });
 }
 
 }  // namespace
