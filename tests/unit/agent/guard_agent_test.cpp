@@ -208,6 +208,20 @@ TEST(Evaluation, RecordingGoesOnAfterTheScope) {
   EXPECT_EQ(train(group)[0].verdicts[0].head_gammas[0], (std::vector<double>{0.5, 1.0}));
 }
 
+TEST(Loss, ARankWithoutTokensSkipsNoStep) {
+  GroupOptions group;
+  group.total_steps = 2;
+  group.on_step = [](StepContext& context) {
+    if (context.rank == 1) {
+      context.tokens = 0;
+      context.loss_sum = 0;
+    }
+  };
+  const auto results = train(group);
+  expect_ok(results);
+  EXPECT_EQ(results[0].applied_steps, 2);
+}
+
 TEST(Schedule, SkippedStepsDoNotAdvanceIt) {
   GroupOptions group;
   group.total_steps = 6;

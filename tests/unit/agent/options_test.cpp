@@ -228,6 +228,21 @@ TEST(StepEvents, AQkClipThatLastsIsReportedOnceAtItsOnset) {
   EXPECT_EQ(again[0].inputs.at("clipped_steps"), 300.0);
 }
 
+TEST(StepEvents, ASkipCarriesWhatWasNotFinite) {
+  StepEvents events;
+  Verdict skipped;
+  skipped.skip = true;
+  ReducedLanes lanes;
+  lanes.nonfinite_count = 3;
+  const auto gradient = events.from_verdict(4, skipped, lanes, 0);
+  ASSERT_EQ(gradient.size(), 1U);
+  EXPECT_EQ(gradient[0].inputs.at("nonfinite_count"), 3.0);
+  EXPECT_EQ(gradient[0].inputs.at("nonfinite_loss"), 0.0);
+  EXPECT_EQ(gradient[0].inputs.at("nonfinite_logit"), 0.0);
+  lanes.nonfinite_loss = true;
+  EXPECT_EQ(events.from_verdict(5, skipped, lanes, 0)[0].inputs.at("nonfinite_loss"), 1.0);
+}
+
 TEST(StepEvents, AnOnsetSoonAfterAnEventIsReportedOnceThatIsPast) {
   StepEvents events;
   Verdict clipped;

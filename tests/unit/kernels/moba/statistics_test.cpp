@@ -135,6 +135,14 @@ TEST(MobaStatistics, TheBoundOfAHeadIsItsOwnAlsoIfItsGroupSharesAChoice) {
   EXPECT_NE(alone.gate_bound[0], alone.gate_bound[1]);
 }
 
+TEST(MobaStatistics, OneRowWithMoreCandidatesThanChoicesIsEnoughForAMargin) {
+  const MobaSetup setup = setup_of({25}, 8, 3);  // row 24 has three past blocks for two choices
+  StatisticsStorage storage(setup);
+  ASSERT_TRUE(run_moba<float>(setup, random_numbers(setup, 66), storage.spans()).status.ok());
+  EXPECT_EQ(storage.gate_margin_rows[0], 1);
+  EXPECT_GT(storage.gate_margin[0], 0);
+}
+
 TEST(MobaStatistics, WithoutAGateThereIsNoMarginAndNoGateBound) {
   const MobaSetup setup = shared_keys_setup({20}, 8, 3);
   StatisticsStorage storage(setup);
