@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Claims: the update rules run at the speed of memory, and their statistics cost next to nothing.
 //   claim adamw_bandwidth_fraction      bare streaming loop / AdamW, fp32 states
-//   claim adam8bit_bandwidth_fraction   bare streaming loop / AdamW, 8-bit states
+//   claim adam8bit_bandwidth_fraction   bare streaming loop / AdamW, 8-bit states, stochastic codes
+//   claim adam8bit_nearest_bandwidth_fraction   the same, nearest codes
 //   claim stats_overhead_percent        AdamW, fp32 states, with statistics over without, minus 1
 // Method: one thread, 50 M elements, time of the thread's own processor. The bare loop loads and
 // stores the same arrays in the same order with one addition (of zero) per store: memcpy or triad
@@ -21,6 +22,7 @@
 namespace {
 
 using muster::bench::Series;
+using muster::kernels::CodeRounding;
 using muster::kernels::StateType;
 using muster::kernels::UpdateStep;
 using muster::kernels::UpdateTensors;
@@ -179,6 +181,11 @@ class Claims {
     });
     const auto with8 = add_adamw("AdamW int8", StateType::kInt8Block, true);
     const auto without8 = add_adamw("AdamW int8, no statistics", StateType::kInt8Block, false);
+    const auto nearest8 = add_adamw(
+        "AdamW int8, nearest codes, no statistics",
+        StateType::kInt8Block,
+        false,
+        CodeRounding::kNearest);
     const auto bare_momentum = series_.add("bare loop, momentum", [&a, g] {
       stream_momentum(g, a.first.data(), a.direction.data(), a.count);
     });
@@ -190,6 +197,7 @@ class Claims {
     add_overhead("statistics of Muon momentum, %", momentum, plain_momentum, false);
     add_fraction("adamw_bandwidth_fraction", bare, without, true);
     add_fraction("adam8bit_bandwidth_fraction", bare8, without8, true);
+    add_fraction("adam8bit_nearest_bandwidth_fraction", bare8, nearest8, true);
     add_overhead("stats_overhead_percent", with, without, true);
     series_.run();
     std::printf(
@@ -200,10 +208,18 @@ class Claims {
   }
 
  private:
-  std::size_t add_adamw(const char* name, StateType type, bool statistics) {
-    return series_.add(name, [this, type, statistics] {
+  std::size_t add_adamw(
+      const char* name,
+      StateType type,
+      bool statistics,
+      CodeRounding rounding = CodeRounding::kStochastic) {
+    return series_.add(name, [this, type, statistics, rounding] {
       const UpdateStep s{
-          .learning_rate = 1e-4, .weight_decay = 0.1, .step = ++step_, .statistics = statistics};
+          .learning_rate = 1e-4,
+          .weight_decay = 0.1,
+          .step = ++step_,
+          .statistics = statistics,
+          .code_rounding = rounding};
       sink_ += muster::kernels::adamw_update(tensors_of(arrays_, type), s, {}).update_squared_sum;
     });
   }

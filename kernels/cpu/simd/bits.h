@@ -327,17 +327,50 @@ MUSTER_INLINE typename BitsOf<V>::Signed nearest_place(V x, V inverse) {
   }
 }
 
-// Codes of four packs.
+// The position of x * inverse in the map, minus 1; see PositionTables.
+template <bool kSigned, typename V>
+MUSTER_INLINE V position_below(V x, V inverse) {
+  constexpr const PositionTables& kTables = kPositionTables<kSigned>;
+  const V magnitude =
+      fused_native(kSigned ? V(Words<V>(x) & ~kSignBit) : x, inverse, V{} + kQuantFloor);
+  const V border = lookup<V>(kTables.border, Words<V>(magnitude) >> 24U);
+  const auto piece = count_reached(Words<V>(border), magnitude, border);
+  const V place =
+      fused_native(magnitude, lookup<V>(kTables.scale, piece), lookup<V>(kTables.offset, piece));
+  const V gap = fused_native(
+      magnitude, lookup<V>(kTables.gap_scale, piece), lookup<V>(kTables.gap_offset, piece));
+  return place < gap ? place : gap;
+}
+
+// One of the two codes around x * inverse, as nearest_place gives them: the upper one with the
+// probability that makes the mean x, if the upper 16 bits of `random` are random. Values of the map
+// stay.
+template <bool kSigned, typename V>
+MUSTER_INLINE typename BitsOf<V>::Signed stochastic_place(V x, V inverse, Words<V> random) {
+  using Signed = typename BitsOf<V>::Signed;
+  // 1 + (random + 1/2) / 2^16
+  const V chance = V(((random >> 9U) & 0x007FFF80U) | 0x3F800040U);
+  const V place = position_below<kSigned>(x, inverse) + chance;
+  if constexpr (kSigned) {
+    const auto sign = Words<V>(x) & kSignBit;
+    const V last = V(Words<V>(V{} + 128.0F) - (sign >> 14U));  // 127 below 0
+    const V bounded = place < last ? place : last;
+    return __builtin_convertvector(V(Words<V>(bounded) | sign), Signed);
+  } else {
+    const V above = place < 1.0F ? V{} + 1.0F : place;
+    const V bounded = above < 255.0F ? above : V{} + 255.0F;
+    return x > 0.0F ? __builtin_convertvector(bounded, Signed) : Signed{};
+  }
+}
+
+// Codes of four packs of places, integers in the lanes of floats.
 template <bool kSigned>
-MUSTER_INLINE void store_codes(std::uint8_t* p, const Pack<float> (&x)[4], float inverse) {
+MUSTER_INLINE void store_codes(std::uint8_t* p, const Pack<float> (&places)[4]) {
 #if defined(__AVX512F__)
   // Packing works in quarters of a register, which then lie interleaved.
-  const auto factor = inverse - typename Pack<float>::Native{};
   __m512i halves[2];
   for (int i = 0; i < 2; ++i) {
-    halves[i] = _mm512_packs_epi32(
-        __m512i(nearest_place<kSigned>(x[2 * i].v, factor)),
-        __m512i(nearest_place<kSigned>(x[2 * i + 1].v, factor)));
+    halves[i] = _mm512_packs_epi32(__m512i(places[2 * i].v), __m512i(places[2 * i + 1].v));
     if constexpr (kSigned) {
       halves[i] = _mm512_add_epi16(halves[i], _mm512_set1_epi16(127));
     }
@@ -348,9 +381,8 @@ MUSTER_INLINE void store_codes(std::uint8_t* p, const Pack<float> (&x)[4], float
   __builtin_memcpy(p, &codes, sizeof(codes));
 #else
   for (int i = 0; i < 4; ++i) {
-    store_as(p + i * kLanes<float>, x[i], [inverse](int, auto lanes) MUSTER_INLINE_LAMBDA {
-      using V = decltype(lanes);
-      return Words<V>(nearest_place<kSigned>(lanes, V{} + inverse) + (kSigned ? 127 : 0));
+    store_as(p + i * kLanes<float>, places[i], [](int, auto lanes) MUSTER_INLINE_LAMBDA {
+      return Words<decltype(lanes)>(lanes) + (kSigned ? 127U : 0U);
     });
   }
 #endif

@@ -61,6 +61,16 @@ const char* to_string(StateType type) {
   return "unknown";
 }
 
+const char* to_string(CodeRounding rounding) {
+  switch (rounding) {
+    case CodeRounding::kStochastic:
+      return "stochastic";
+    case CodeRounding::kNearest:
+      return "nearest";
+  }
+  return "unknown";
+}
+
 void narrow(DType type, std::span<const float> from, std::span<std::uint16_t> to) {
   check_narrow(type, from.size(), to.size());
   update_table().narrow(type, from.data(), to.data(), std::ssize(from));

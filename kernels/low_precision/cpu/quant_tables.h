@@ -39,6 +39,19 @@ struct QuantTables {
   float last[16]{};
 };
 
+// Position of a value x in the map, minus 1: the code (signed: its distance from 127) where x is a
+// value of the map, linear between neighbours. Inside a piece the line of the bins is the lower
+// one, towards the next piece, whose bins are wider, the line of the gap. The last gap, to the
+// value 1, is steeper, so piece 8 begins at the last value of piece 7.
+struct PositionTables {
+  float border[16]{};  // as in QuantTables, but at the first value of a piece
+  // By piece.
+  float scale[16]{};
+  float offset[16]{};
+  float gap_scale[16]{};
+  float gap_offset[16]{};
+};
+
 namespace detail {
 
 inline constexpr double kDecade[] = {1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1};
@@ -105,16 +118,15 @@ constexpr void fill_pieces(bool is_signed, QuantTables& t) {
   }
 }
 
-constexpr QuantTables make_quant_tables(bool is_signed) {
-  QuantTables t;
-  fill_values(is_signed, t);
-  fill_pieces(is_signed, t);
+// Fills the table of borders; `border_of(piece)` is the one above a piece.
+template <typename F>
+constexpr void fill_borders(float (&borders)[16], F border_of) {
   for (int slot = 0; slot < 16; ++slot) {
     const double low = power_of_two(2 * slot - 31);
     float border = 4;  // unused: x is at most 1
     std::uint32_t below = 0;
     for (int piece = 0; piece < 8; ++piece) {
-      const double next = quant_border(is_signed, piece);
+      const double next = border_of(piece);
       if (next <= low) {
         below = static_cast<std::uint32_t>(piece) + 1;
       } else if (next < 4 * low) {
@@ -122,8 +134,54 @@ constexpr QuantTables make_quant_tables(bool is_signed) {
       }
     }
     const std::uint32_t bits = (std::bit_cast<std::uint32_t>(border) & ~15U) | below;
-    t.border[slot] = std::bit_cast<float>(bits);
+    borders[slot] = std::bit_cast<float>(bits);
   }
+}
+
+constexpr QuantTables make_quant_tables(bool is_signed) {
+  QuantTables t;
+  fill_values(is_signed, t);
+  fill_pieces(is_signed, t);
+  fill_borders(t.border, [is_signed](int piece) { return quant_border(is_signed, piece); });
+  return t;
+}
+
+// The line through (x, position) with 1 / rise, as a factor and an addend of x + kQuantFloor.
+constexpr void fill_line(float& scale, float& offset, double x, double position, double rise) {
+  scale = static_cast<float>(1 / rise);
+  offset = static_cast<float>(position - 1 - (x + double{kQuantFloor}) / rise);
+}
+
+constexpr PositionTables make_position_tables(bool is_signed) {
+  const auto first = [is_signed](int piece) {
+    return kDecade[piece - 1] + quant_bin_width(is_signed, piece) / 2;
+  };
+  const auto last = [is_signed](int piece) {
+    return kDecade[piece] - quant_bin_width(is_signed, piece) / 2;
+  };
+  PositionTables t;
+  for (float& offset : t.gap_offset) {
+    offset = 1024;  // above all positions: without a gap
+  }
+  fill_line(t.scale[0], t.offset[0], 0, 0, first(1));
+  for (int piece = 1; piece < 8; ++piece) {
+    const double bins = quant_bins(is_signed, piece);
+    const double begin = is_signed ? bins : bins - 1;
+    fill_line(
+        t.scale[piece], t.offset[piece], first(piece), begin, quant_bin_width(is_signed, piece));
+    if (piece < 7) {
+      fill_line(
+          t.gap_scale[piece],
+          t.gap_offset[piece],
+          last(piece),
+          begin + bins - 1,
+          first(piece + 1) - last(piece));
+    }
+  }
+  fill_line(t.scale[8], t.offset[8], 1, is_signed ? 128 : 255, 1 - last(7));
+  fill_borders(t.border, [first, last](int piece) {
+    return (piece < 7 ? first(piece + 1) : last(7)) + double{kQuantFloor};
+  });
   return t;
 }
 
@@ -134,5 +192,8 @@ inline constexpr float kQuantLowest = static_cast<float>(1 - 0.45 / 64);
 
 template <bool kSigned>
 inline constexpr QuantTables kQuantTables = detail::make_quant_tables(kSigned);
+
+template <bool kSigned>
+inline constexpr PositionTables kPositionTables = detail::make_position_tables(kSigned);
 
 }  // namespace muster::kernels

@@ -117,7 +117,7 @@ std::uint64_t plan_hash(const Routing& routing, const OptimizerOptions& options)
   add_schedule(text, options.schedule);
   add_guards(text, options);
   text << options.layout << options.bucket_bytes << options.overlap << options.exchange_bytes;
-  text << options.cut_granularity << options.seed << options.statistics;
+  text << options.cut_granularity << options.seed << options.statistics << options.code_rounding;
   const std::string bytes = text.text();
   const std::uint64_t hash = hash64(std::as_bytes(std::span{bytes}));
   return hash == 0 ? 1 : hash;  // 0 is what a rank sends whose parameters were refused.

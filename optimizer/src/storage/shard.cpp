@@ -79,10 +79,13 @@ kernels::UpdateTensors tensors_of(ShardState& shard, std::size_t begin, std::siz
   tensors.second = view_of(shard.second, shard, begin);
   tensors.count = static_cast<std::int64_t>(count);
   // Rounding counts over the global tensor, 8-bit blocks over the unit.
-  tensors.first_index =
-      shard.first.type == StateType::kInt8Block || shard.second.type == StateType::kInt8Block
-          ? static_cast<std::int64_t>((shard.range.parameter_begin + begin) % shard.unit)
-          : shard.first_index + static_cast<std::int64_t>(begin);
+  tensors.first_index = shard.first_index + static_cast<std::int64_t>(begin);
+  if (shard.first.type == StateType::kInt8Block || shard.second.type == StateType::kInt8Block) {
+    const auto in_unit =
+        static_cast<std::int64_t>((shard.range.parameter_begin + begin) % shard.unit);
+    tensors.index_base = tensors.first_index - in_unit;
+    tensors.first_index = in_unit;
+  }
   return tensors;
 }
 

@@ -46,6 +46,7 @@ kernels::UpdateStep update_step(
   made.step = step;
   made.seed = options.seed;
   made.statistics = options.statistics;
+  made.code_rounding = options.code_rounding;
   return made;
 }
 

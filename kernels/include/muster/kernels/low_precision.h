@@ -41,6 +41,13 @@ enum class StateType : std::uint8_t { kFloat32, kBFloat16, kInt8Block };
 
 [[nodiscard]] const char* to_string(StateType type);
 
+// Rounding of a new 8-bit state to a code. kStochastic: to one of the two codes around it, with the
+// probabilities that keep its mean; changes too small for a code add up. kNearest: such changes are
+// lost, and a state may stay where it is for ever.
+enum class CodeRounding : std::uint8_t { kStochastic, kNearest };
+
+[[nodiscard]] const char* to_string(CodeRounding rounding);
+
 // Elements that share one absmax in kInt8Block.
 inline constexpr std::int64_t kQuantBlock = 256;
 

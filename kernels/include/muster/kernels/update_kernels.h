@@ -24,7 +24,7 @@ struct StateView {
   bool is_signed{true};     // map of kInt8Block
   void* data{nullptr};      // float, std::uint16_t (bf16) or std::uint8_t (codes) [count]
   float* absmax{nullptr};   // [ceil(count / 256)], kInt8Block only
-  std::uint64_t tensor{0};  // RoundingKey::tensor, kBFloat16 only
+  std::uint64_t tensor{0};  // RoundingKey::tensor of kBFloat16 and kInt8Block
 };
 
 // One shard. All of `count` elements.
@@ -36,9 +36,11 @@ struct UpdateTensors {
   StateView first;   // momentum, m; unused by SGD and RMSProp
   StateView second;  // v; RMSProp and Adam
   std::int64_t count{0};
-  // Global index of element 0; a multiple of kQuantBlock from the start of its quantisation unit
-  // with int8 states.
+  // Index of element 0, from the start of its quantisation unit with int8 states, a multiple of
+  // kQuantBlock there; else global.
   std::int64_t first_index{0};
+  // Global index of what first_index counts from; stochastic rounding uses their sum.
+  std::int64_t index_base{0};
 };
 
 // Settings of the step that every rule needs.
@@ -49,6 +51,7 @@ struct UpdateStep {
   std::int64_t step{1};      // 1-based count of applied updates: bias correction, rounding
   std::uint64_t seed{0};     // of stochastic rounding
   bool statistics{true};
+  CodeRounding code_rounding{CodeRounding::kStochastic};  // of int8 states
 };
 
 // p <- p(1 - lr wd) - lr g

@@ -96,4 +96,42 @@ class StochasticRounder {
   RoundingWords next_;
 };
 
+// Random bits of the elements of one 8-bit block, 16 of each: a function of the stream, the block's
+// index and the place in the block, as blocks are cut alike in every layout. A xorshift generator
+// per lane starts from the hash of the block; a word serves two packs. (A hash per element takes as
+// long as all else that is done to it.)
+class BlockRandom {
+ public:
+  // `index` of the block's element 0 in the global tensor.
+  MUSTER_INLINE BlockRandom(std::uint64_t stream, std::uint64_t index) {
+    const RoundingWords words = rounding_words(stream, index);
+    std::uint32_t lanes[kLanes<float>];
+    for (std::uint32_t i = 0; i < kLanes<float>; ++i) {
+      lanes[i] = i;
+    }
+    words_ = map(
+        [&words](auto lane) MUSTER_INLINE_LAMBDA {
+          using W = Words<decltype(lane)>;
+          return decltype(lane)(hash_index(W(lane), W{} + words.before, W{} + words.between));
+        },
+        load<Pack<float>>(lanes));
+  }
+
+  // Words of the next pack with an even number, in the lanes of floats.
+  MUSTER_INLINE Pack<float> next() {
+    words_ = map(
+        [](auto lanes) MUSTER_INLINE_LAMBDA {
+          auto x = Words<decltype(lanes)>(lanes);
+          x = x ^ (x << 13U);
+          x = x ^ (x >> 17U);
+          return decltype(lanes)(x ^ (x << 5U));
+        },
+        words_);
+    return words_;
+  }
+
+ private:
+  Pack<float> words_;
+};
+
 }  // namespace muster::kernels::MUSTER_SIMD_ISA

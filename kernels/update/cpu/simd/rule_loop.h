@@ -284,6 +284,7 @@ void update_tail(const UpdateArguments& arguments, std::int64_t base, UpdateStat
   First first(t.first, arguments.step, scratch[0]);
   Second second(t.second, arguments.step, scratch[1]);
   PartialSums part;
+  const std::int64_t first_element = t.index_base + t.first_index;
   const std::int64_t rest = t.count - base;
   const int packs = static_cast<int>((rest + kLanes<float> - 1) / kLanes<float>);
   // Zeros stay zeros in every state and add nothing to the sums.
@@ -292,8 +293,8 @@ void update_tail(const UpdateArguments& arguments, std::int64_t base, UpdateStat
   Tail<float> direction(nullptr, 0, 0);
   Tail<typename First::Storage> m(offset(first.data(), base), rest, First::kZero);
   Tail<typename Second::Storage> v(offset(second.data(), base), rest, Second::kZero);
-  first.begin(m.values, base / kBlockSize, t.first_index + base);
-  second.begin(v.values, base / kBlockSize, t.first_index + base);
+  first.begin(m.values, base / kBlockSize, first_element + base);
+  second.begin(v.values, base / kBlockSize, first_element + base);
   update_block<kStatistics>(
       rule, {p.values, g.values, direction.values}, first, second, packs, part);
   m.write(offset(first.data(), base), rest);
@@ -326,14 +327,15 @@ void update_all(const UpdateArguments& arguments, UpdateStatistics& result) {
   First first(t.first, arguments.step, scratch[0]);
   Second second(t.second, arguments.step, scratch[1]);
   UpdateSums sums;
+  const std::int64_t first_element = t.index_base + t.first_index;
   const std::int64_t whole = t.count / kBlockSize * kBlockSize;
   std::int64_t base = 0;
   while (base < whole) {
     const std::int64_t end = whole - base < kPartialSize ? whole : base + kPartialSize;
     PartialSums part;
     for (; base < end; base += kBlockSize) {
-      first.begin(offset(first.data(), base), base / kBlockSize, t.first_index + base);
-      second.begin(offset(second.data(), base), base / kBlockSize, t.first_index + base);
+      first.begin(offset(first.data(), base), base / kBlockSize, first_element + base);
+      second.begin(offset(second.data(), base), base / kBlockSize, first_element + base);
       update_block<kStatistics>(
           rule,
           {offset(t.parameter, base), t.gradient + base, offset(out, base)},

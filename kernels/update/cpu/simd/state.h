@@ -17,6 +17,12 @@ using Doubles = PackOf<double, 2 * kPackBytes>;
 inline constexpr int kBlockSize = static_cast<int>(kQuantBlock);
 inline constexpr int kBlockPacks = kBlockSize / kLanes<float>;
 
+// The lower 16 bits of each lane in the place of the upper ones.
+MUSTER_INLINE Floats lower_halves(Floats words) {
+  return map(
+      [](auto x) MUSTER_INLINE_LAMBDA { return decltype(x)(Words<decltype(x)>(x) << 16U); }, words);
+}
+
 // ---- one block of codes --------------------------------------------------------------------
 
 // Where the largest value of a block is gathered: as integers, so that NaN, larger than infinity,
@@ -66,6 +72,8 @@ MUSTER_INLINE float float_of_bits(std::uint32_t bits) {
   return result;
 }
 
+inline constexpr std::uint32_t kRoundUp = 0xF0U;
+
 struct BlockScale {
   float scale{0};
   float inverse{0};
@@ -75,8 +83,10 @@ struct BlockScale {
 // negative is scaled so that this value is the -0.993. Rounded to 16 significant bits, which the
 // division by 0.993 cannot move: quantising what was dequantised gives the same scale and codes.
 // At least the smallest normal float, so that its inverse is finite; 0 means that all are 0.
+// `rounded_by` is 0x80 for the nearest 16 bits, kRoundUp for those that no value exceeds by more
+// than the division can move it.
 template <bool kSigned>
-MUSTER_INLINE BlockScale block_scale(const BlockRange& range) {
+MUSTER_INLINE BlockScale block_scale(const BlockRange& range, std::uint32_t rounded_by) {
   constexpr std::uint32_t kLargestScale = 0x7F7FFF00U;
   float largest = float_of_bits(max_lane_bits<std::int32_t>(range.highest));
   if constexpr (kSigned) {
@@ -97,23 +107,56 @@ MUSTER_INLINE BlockScale block_scale(const BlockRange& range) {
   }
   std::uint32_t bits = 0;
   __builtin_memcpy(&bits, &largest, sizeof(bits));
-  bits = (bits + 0x80U) & ~0xFFU;
+  bits = (bits + rounded_by) & ~0xFFU;
   bits = bits < 0x00800000U ? 0x00800000U : bits;
   const float scale = float_of_bits(bits < kInfinityBits ? bits : kLargestScale);
   return {scale, 1 / scale};
 }
 
-// Codes of `packs` packs of values, rounded up to a multiple of four; returns the block's scale.
+// The nearest codes of `packs` packs of values, rounded up to a multiple of four; returns the
+// block's scale.
 template <bool kSigned>
 MUSTER_INLINE float quantise_block(
     const float* values, std::uint8_t* codes, int packs, const BlockRange& range) {
-  const BlockScale block = block_scale<kSigned>(range);
+  const BlockScale block = block_scale<kSigned>(range, 0x80U);
   for (int i = 0; i < packs * kLanes<float>; i += 4 * kLanes<float>) {
-    Floats x[4];
+    Floats places[4];
     for (int j = 0; j < 4; ++j) {
-      x[j] = load<Floats>(values + i + j * kLanes<float>);
+      places[j] = map(
+          [&block](auto x) MUSTER_INLINE_LAMBDA {
+            using V = decltype(x);
+            return V(nearest_place<kSigned>(x, V{} + block.inverse));
+          },
+          load<Floats>(values + i + j * kLanes<float>));
     }
-    store_codes<kSigned>(codes + i, x, block.inverse);
+    store_codes<kSigned>(codes + i, places);
+  }
+  return block.scale;
+}
+
+// The same with codes rounded stochastically.
+template <bool kSigned>
+MUSTER_INLINE float quantise_block(
+    const float* values,
+    std::uint8_t* codes,
+    int packs,
+    const BlockRange& range,
+    BlockRandom random) {
+  const BlockScale block = block_scale<kSigned>(range, kRoundUp);
+  for (int i = 0; i < packs * kLanes<float>; i += 4 * kLanes<float>) {
+    Floats places[4];
+    Floats words{};
+    for (int j = 0; j < 4; ++j) {
+      words = j % 2 == 0 ? random.next() : lower_halves(words);
+      places[j] = map(
+          [&block](auto x, auto word) MUSTER_INLINE_LAMBDA {
+            using V = decltype(x);
+            return V(stochastic_place<kSigned>(x, V{} + block.inverse, Words<V>(word)));
+          },
+          load<Floats>(values + i + j * kLanes<float>),
+          words);
+    }
+    store_codes<kSigned>(codes + i, places);
   }
   return block.scale;
 }
@@ -227,14 +270,19 @@ class Int8State {
   static constexpr Storage kZero = kSigned ? 127 : 0;
 
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): begin() of a block fills tables_
-  MUSTER_INLINE Int8State(const StateView& view, const UpdateStep& /*step*/, float* scratch)
-      : data_(static_cast<std::uint8_t*>(view.data)), absmax_(view.absmax), values_(scratch) {}
+  MUSTER_INLINE Int8State(const StateView& view, const UpdateStep& step, float* scratch)
+      : data_(static_cast<std::uint8_t*>(view.data)),
+        absmax_(view.absmax),
+        values_(scratch),
+        nearest_(step.code_rounding == CodeRounding::kNearest),
+        stream_(rounding_stream({step.seed, step.step, view.tensor})) {}
 
   [[nodiscard]] MUSTER_INLINE Storage* data() const { return data_; }
 
-  MUSTER_INLINE void begin(Storage* at, std::int64_t block, std::int64_t /*index*/) {
+  MUSTER_INLINE void begin(Storage* at, std::int64_t block, std::int64_t index) {
     at_ = at;
     block_ = block;
+    index_ = static_cast<std::uint64_t>(index);
     scale_tables<kSigned>(tables_, absmax_[block]);
     range_ = {};
   }
@@ -254,7 +302,9 @@ class Int8State {
   }
 
   MUSTER_INLINE void end(int packs) {
-    absmax_[block_] = quantise_block<kSigned>(values_, at_, packs, range_);
+    absmax_[block_] = nearest_ ? quantise_block<kSigned>(values_, at_, packs, range_)
+                               : quantise_block<kSigned>(
+                                     values_, at_, packs, range_, BlockRandom(stream_, index_));
   }
 
  private:
@@ -263,8 +313,11 @@ class Int8State {
   float* values_;  // updated, not yet quantised: kBlockSize floats of the caller
   std::uint8_t* at_{nullptr};
   std::int64_t block_{0};
+  std::uint64_t index_{0};
   ScaledTables tables_;
   BlockRange range_;
+  bool nearest_;
+  std::uint64_t stream_;
 };
 
 }  // namespace muster::kernels::MUSTER_SIMD_ISA

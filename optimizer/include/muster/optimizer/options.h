@@ -72,6 +72,8 @@ struct OptimizerOptions {
   // 256 only with fp32 and bf16 states.
   std::int64_t cut_granularity{256};
   std::uint64_t seed{0};  // of stochastic rounding
+  // Of new 8-bit states. kNearest is a little faster and lets small changes stall.
+  kernels::CodeRounding code_rounding{kernels::CodeRounding::kStochastic};
   // Allocator for values and gradients of expert parameters, e.g. the symmetric heap that the
   // experts' exchange reads through. Memory must be zeroed, 64-byte aligned and outlive the
   // optimizer. Called in the same order with the same sizes (in bytes) on ranks that hold experts
