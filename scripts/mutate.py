@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes the sources one place at a time and looks whether a test notices.
 
-    scripts/mutate.py [--module NAME]... [--count N] [--seed N] [--jobs N] [--resume]
+    scripts/mutate.py [--module NAME]... [--count N] [--seed N] [--jobs N] [--resume | --survivors]
 
 Each mutant is one source with one change. It is compiled to an object of its own, linked with the test
 programs that cover the module, and each is run until one fails. Objects equal to the unchanged
 source's are counted as equivalent and not run. Neither the tree nor the finished build is changed;
 everything is written to build/mutate, and report.md there lists what survived. With --resume, results
-of an earlier run with the same sources are kept. `make mutate ARGS="--count 50"` builds and calls this.
+of an earlier run with the same sources are kept. --survivors judges only the survivors of an earlier
+run again, which new tests may end, and leaves out those whose line is another now. `make mutate ARGS="--count 50"` builds and calls this.
 """
 
 import argparse
@@ -300,6 +301,13 @@ def report(results: list[dict], seed: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+def survivors_of(results: list[dict], line_of) -> list[Mutant]:
+    """Survivors whose line is still the same; line_of(source, line) reads it."""
+    fields = [field.name for field in dataclasses.fields(Mutant)]
+    return [Mutant(**{name: result[name] for name in fields}) for result in results
+            if result["verdict"] == SURVIVED and line_of(result["source"], result["line"]) == result["before"]]
+
+
 def run_all(judge: Judge, chosen: list[Mutant], work: pathlib.Path, jobs: int, results: list[dict], seed: int) -> None:
     log = (work / "results.jsonl").open("a", encoding="utf-8")
     done = {result["key"] for result in results}
@@ -328,34 +336,51 @@ def run_all(judge: Judge, chosen: list[Mutant], work: pathlib.Path, jobs: int, r
     log.close()
 
 
+def line_of(source: str, line: int) -> str:
+    lines = (ROOT / source).read_text(encoding="utf-8").split("\n") if (ROOT / source).exists() else []
+    return lines[line - 1] if line <= len(lines) else ""
+
+
+def draw(build: Build, modules: list[str], count: int, generator: random.Random) -> list[Mutant]:
+    """As many mutants of each module, in a random order."""
+    chosen = []
+    for number, module in enumerate(modules):
+        by_file = {source: mutants_of(module, source, (ROOT / source).read_text(encoding="utf-8"))
+                   for source in build.sources(MODULES[module][0])}
+        chosen += choose(by_file, count * (number + 1) // len(modules) - count * number // len(modules), generator)
+    generator.shuffle(chosen)
+    return chosen
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--module", action="append", choices=sorted(MODULES), help="default: all")
     parser.add_argument("--count", type=int, default=350, help="mutants over all modules")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--resume", action="store_true", help="keep the results of an earlier run")
+    parser.add_argument("--survivors", action="store_true", help="judge those of an earlier run again")
     parser.add_argument("--level", default="-O1", help="optimisation of the changed source")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release", help="a finished build")
     arguments = parser.parse_args()
     modules = arguments.module or list(MODULES)
     work = ROOT / "build/mutate"
     results_file = work / "results.jsonl"
-    if not arguments.resume:
+    if not (arguments.resume or arguments.survivors):
         shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True, exist_ok=True)
     print(f"mutate: seed {arguments.seed}, {arguments.count} mutants of {', '.join(modules)}", flush=True)
     build = Build(arguments.build.resolve(), work, arguments.level)
-    generator, chosen = random.Random(arguments.seed), []
-    for number, module in enumerate(modules):
-        by_file = {source: mutants_of(module, source, (ROOT / source).read_text(encoding="utf-8"))
-                   for source in build.sources(MODULES[module][0])}
-        share = arguments.count * (number + 1) // len(modules) - arguments.count * number // len(modules)
-        chosen += choose(by_file, share, generator)
-    generator.shuffle(chosen)
-    keys = {mutant.key() for mutant in chosen}
     results = [json.loads(line) for line in results_file.read_text().splitlines()] if results_file.exists() else []
-    results = [result for result in results if result["key"] in keys]
+    if arguments.survivors:
+        chosen = survivors_of(results, line_of)
+        results = [result for result in results if result["verdict"] != SURVIVED]
+        modules = sorted({mutant.module for mutant in chosen})
+    else:
+        chosen = draw(build, modules, arguments.count, random.Random(arguments.seed))
+        keys = {mutant.key() for mutant in chosen}
+        results = [result for result in results if result["key"] in keys]
+    results_file.write_text("".join(json.dumps(result) + "\n" for result in results))
     tests = list(dict.fromkeys(test for module in modules for test in MODULES[module][1]))
     run_all(Judge(build, measure_limits(build, tests, work)), chosen, work, arguments.jobs, results, arguments.seed)
     print(report(results, arguments.seed), end="")

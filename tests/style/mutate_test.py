@@ -65,15 +65,14 @@ class Choice(unittest.TestCase):
         self.assertEqual(len(keys), len(set(keys)))
 
 
-class Resuming(unittest.TestCase):
-    RESULTS = [{"key": "a", "verdict": mutate.KILLED}, {"key": "b", "verdict": mutate.SURVIVED},
-               {"key": "c", "verdict": mutate.KILLED}]
-
-    def test_keeps_results_of_mutants_that_are_drawn_again(self):
-        self.assertEqual(mutate.kept(self.RESULTS, {"a", "b"}, False), self.RESULTS[:2])
-
-    def test_judges_survivors_again_if_asked(self):
-        self.assertEqual(mutate.kept(self.RESULTS, {"a", "b"}, True), self.RESULTS[:1])
+class Survivors(unittest.TestCase):
+    def test_are_judged_again_while_their_line_is_the_same(self):
+        def result(line: int, verdict: str) -> dict:
+            return {"module": "m", "source": "m/a.cpp", "line": line, "name": "logic", "before": "a && b",
+                    "after": "a || b", "verdict": verdict, "key": "", "test": ""}
+        results = [result(1, mutate.SURVIVED), result(2, mutate.SURVIVED), result(3, mutate.KILLED)]
+        again = mutate.survivors_of(results, lambda source, line: "a && b" if line != 2 else "a && c")
+        self.assertEqual([mutant.line for mutant in again], [1])
 
 
 class Report(unittest.TestCase):

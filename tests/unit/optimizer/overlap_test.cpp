@@ -112,10 +112,11 @@ TEST(OverlapGuard, GradientsMoveBeforeReduceIsCalled) {
       for (std::size_t index = optimizer->parameters().size(); index > 0; --index) {
         optimizer->gradient_ready(index - 1);
       }
-      EXPECT_TRUE(test::eventually([&] { return world.counts().reductions == buckets; }, soon()));
+      ASSERT_TRUE(test::eventually([&] { return world.counts().reductions == buckets; }, soon()));
       ASSERT_TRUE(optimizer->reduce_gradients(soon()).ok());
       EXPECT_EQ(world.counts().reductions, buckets);
     });
+    ASSERT_FALSE(HasFailure()) << to_string(layout);
   }
 }
 
