@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # scripts/gates.sh BUILD_DIR: the gates that need a compiler's eye, over what changed since the commit
-# named in .ci/base: formatting, clang's thread-safety warnings, clang-tidy. The last commit of a
+# named in .ci/base: formatting, sources that compile alone, clang's thread-safety warnings,
+# clang-tidy. The last commit of a
 # piece of work moves .ci/base forward. `make lint` looks at the whole library.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,6 +18,7 @@ if ! git cat-file -e "$base^{commit}" 2>/dev/null; then
   exit
 fi
 scripts/format.sh --check
+SINCE=$base scripts/alone.sh "$build"
 SINCE=$base scripts/thread_safety.sh "$build"
 if ! command -v clang >/dev/null; then
   echo "gates: clang-tidy is skipped, it needs clang's headers (scripts/setup.sh lint, or apt-get install clang)"

@@ -61,7 +61,7 @@ class Watched {
          options.name,
          "stop"});
     ASSERT_EQ(stop.wait(Deadline::after(kPatience)), 0) << stop.output();
-    ASSERT_EQ(running->wait(Deadline::after(kPatience)), 0) << running->output();
+    ASSERT_EQ(running->wait(Deadline::after(kPatience)), 93) << running->output();
     ASSERT_TRUE(eventually([&] { return events(options.name, "run_ended").size() >= 2; }));
   }
 

@@ -5,6 +5,8 @@
 #include <muster/common/hash.h>
 #include <muster/common/text.h>
 
+#include <algorithm>
+
 namespace muster::optimizer {
 namespace {
 
@@ -105,6 +107,10 @@ void add_guards(HashText& text, const OptimizerOptions& options) {
   text << scale.hysteresis << scale.minimum << scale.maximum;
 }
 
+bool has_codes(const RoutedParameter& parameter) {
+  return parameter.state_type == StateType::kInt8Block;
+}
+
 }  // namespace
 
 std::uint64_t plan_hash(const Routing& routing, const OptimizerOptions& options) {
@@ -117,7 +123,11 @@ std::uint64_t plan_hash(const Routing& routing, const OptimizerOptions& options)
   add_schedule(text, options.schedule);
   add_guards(text, options);
   text << options.layout << options.bucket_bytes << options.overlap << options.exchange_bytes;
-  text << options.cut_granularity << options.seed << options.statistics << options.code_rounding;
+  text << options.cut_granularity << options.seed << options.statistics;
+  // Builds from before stochastic codes agree on a plan without 8-bit states, and on no other.
+  if (std::any_of(routing.parameters.begin(), routing.parameters.end(), has_codes)) {
+    text << options.code_rounding;
+  }
   const std::string bytes = text.text();
   const std::uint64_t hash = hash64(std::as_bytes(std::span{bytes}));
   return hash == 0 ? 1 : hash;  // 0 is what a rank sends whose parameters were refused.

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
+
 #include <fstream>
 
 namespace muster::agent {
@@ -122,9 +124,12 @@ TEST(Outbox, SpoolKeepsTheOrder) {
   EXPECT_TRUE(outbox.empty());
 }
 
-TEST(Outbox, ASpoolIsReadableByItsOwnerAlone) {
+TEST(Outbox, ThePermissionsOfASpoolFollowTheUmask) {
   const ScratchFolder folder;
-  ASSERT_TRUE(spool_in(folder).has_value());
+  const mode_t before = ::umask(077);
+  const bool opened = spool_in(folder).has_value();
+  ::umask(before);
+  ASSERT_TRUE(opened);
   using std::filesystem::perms;
   const perms mode = std::filesystem::status(folder.path() / "spool").permissions();
   EXPECT_EQ(mode, perms::owner_read | perms::owner_write);

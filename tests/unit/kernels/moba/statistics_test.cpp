@@ -213,7 +213,7 @@ TEST(MobaGradientCoverage, CountsTheBlocksThatTokensWithALossAttendTo) {
 }
 
 TEST(MobaGradientCoverage, AZeroOfBf16IsNoGradientWhateverItsSign) {
-  const MobaSetup setup = setup_of({40}, 8, 3);
+  const MobaSetup setup = shared_keys_setup({40}, 8, 3);
   const auto run = run_moba<float>(setup, random_numbers(setup, 71));
   std::vector<std::uint16_t> dout(40 * 32, 0x8000U);
   dout[7 * 32 + 31] = 0x8001U;  // the smallest one, of the second head

@@ -16,12 +16,12 @@ using test::Values;
 
 using Rule = UpdateStatistics (*)(const UpdateTensors&, const UpdateStep&);
 
-struct NamedRule {
+struct PreciseRule {
   const char* name;
   Rule update;
 };
 
-const NamedRule kRules[] = {
+const PreciseRule kPreciseRules[] = {
     {"sgd", sgd_update},
     {"momentum",
      [](const UpdateTensors& t, const UpdateStep& s) { return momentum_update(t, s, {}); }},
@@ -47,7 +47,7 @@ std::vector<float> gradient_at(std::int64_t t, std::size_t count) {
 // Calls body(rule, first type, second type, type of the copy) for every combination.
 template <typename Body>
 void for_every_option(Body body) {
-  for (const NamedRule& rule : kRules) {
+  for (const PreciseRule& rule : kPreciseRules) {
     for (const StateType first : kStateTypes) {
       for (const StateType second : kStateTypes) {
         for (const DType copy : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
