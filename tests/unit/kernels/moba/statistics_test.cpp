@@ -124,7 +124,7 @@ TEST(MobaStatistics, CountsSinkShareAndMarginAreThoseOfTheChoices) {
 }
 
 TEST(MobaStatistics, TheBoundOfAHeadIsItsOwnAlsoIfItsGroupSharesAChoice) {
-  MobaSetup setup = setup_of({130, 95}, 8, 3);
+  MobaSetup setup = shared_keys_setup({130, 95}, 8, 3);
   const MobaNumbers numbers = random_numbers(setup, 65);
   StatisticsStorage alone(setup);
   ASSERT_TRUE(run_moba<float>(setup, numbers, alone.spans()).status.ok());
@@ -136,7 +136,7 @@ TEST(MobaStatistics, TheBoundOfAHeadIsItsOwnAlsoIfItsGroupSharesAChoice) {
 }
 
 TEST(MobaStatistics, OneRowWithMoreCandidatesThanChoicesIsEnoughForAMargin) {
-  const MobaSetup setup = setup_of({25}, 8, 3);  // row 24 has three past blocks for two choices
+  const MobaSetup setup = shared_keys_setup({25}, 8, 3);  // row 24 has three past blocks for two choices
   StatisticsStorage storage(setup);
   ASSERT_TRUE(run_moba<float>(setup, random_numbers(setup, 66), storage.spans()).status.ok());
   EXPECT_EQ(storage.gate_margin_rows[0], 1);
