@@ -5,6 +5,8 @@
 
 #include <array>
 #include <cstdio>
+#include <filesystem>
+#include <string>
 
 namespace muster::cli {
 
@@ -37,12 +39,12 @@ std::span<const Subcommand> subcommands() {
 }
 
 int fail(std::string_view command, const Status& status) {
+  std::error_code gone;
+  static_cast<void>(std::filesystem::current_path(gone));
+  const std::string what =
+      status.message() + (gone ? "; the working folder does not exist any more" : "");
   std::fprintf(
-      stderr,
-      "muster %.*s: %s\n",
-      static_cast<int>(command.size()),
-      command.data(),
-      status.message().c_str());
+      stderr, "muster %.*s: %s\n", static_cast<int>(command.size()), command.data(), what.c_str());
   return status.code() == StatusCode::kInvalidArgument ? kExitUsage : kExitError;
 }
 

@@ -102,6 +102,9 @@ Status check_database_name(const fs::path& path) {
     return invalid_argument(
         path, " is a folder; give the name of a file, such as ", (path / "muster.db").string());
   }
+  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored)) {
+    return invalid_argument(path, " is not a regular file; a database needs one");
+  }
   return {};
 }
 

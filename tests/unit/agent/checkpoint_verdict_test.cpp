@@ -89,6 +89,7 @@ TEST_F(CheckpointVerdict, StopSavesAndEndsAtTheSameStep) {
   pending_ = {command(1, CommandKind::kStop)};
   const Verdict verdict = step();
   EXPECT_EQ(verdict.ending, Ending::kStopped);
+  EXPECT_EQ(exit_code(verdict.ending), 93);
   EXPECT_EQ(verdict.begin_checkpoint, 1);
   EXPECT_FALSE(verdict.skip);
 }

@@ -41,6 +41,7 @@ class Environment : public testing::Test {
           "MUSTER_RUN_ID",
           "MUSTER_GENERATION",
           "MUSTER_INCARNATION",
+          "MUSTER_RUN_UID",
           "MUSTER_COLLECTOR",
           "MUSTER_TOKEN_FILE",
           "MUSTER_RESUME_FROM",
@@ -72,6 +73,7 @@ TEST_F(Environment, ReadsWhatTheLauncherSets) {
   set("MUSTER_RUN_ID", "moby");
   set("MUSTER_GENERATION", "7");
   set("MUSTER_INCARNATION", "abc");
+  set("MUSTER_RUN_UID", "uid");
   set("MUSTER_COLLECTOR", "127.0.0.1:7700");
   set("MUSTER_TOKEN_FILE", token.string());
   set("MUSTER_RESUME_FROM", "/checkpoints/step-3.gen-6");
@@ -79,7 +81,7 @@ TEST_F(Environment, ReadsWhatTheLauncherSets) {
   set("MUSTER_SPOOL", "/spool");
   const auto options = AgentOptions::from_environment();
   ASSERT_TRUE(options.ok()) << options.status().to_string();
-  EXPECT_EQ(options->identity, (Identity{"moby", Generation{7}, Rank{2}, "abc"}));
+  EXPECT_EQ(options->identity, (Identity{"moby", Generation{7}, Rank{2}, "abc", "uid"}));
   EXPECT_EQ(options->world_size, 4);
   EXPECT_EQ(options->token, "secret");
   EXPECT_EQ(options->collector, "127.0.0.1:7700");

@@ -10,6 +10,8 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
+
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -125,10 +127,13 @@ TEST_F(CommandLine, ADeletedWorkingFolderIsSaid) {
   fs::create_directories(folder_ / "gone");
   fs::current_path(folder_ / "gone");
   fs::remove(folder_ / "gone");
-  const ProgramResult result = muster({"run", "--nproc-per-node", "1", "--", "true"});
+  const ProgramResult run = muster({"run", "--nproc-per-node", "1", "--", "true"});
+  const ProgramResult status = muster({"status", "--db", "muster.db"});
   fs::current_path(before);
-  EXPECT_EQ(result.exit_code, 1);
-  expect_part(result.err, "the working folder does not exist any more");
+  for (const ProgramResult& result : {run, status}) {
+    EXPECT_EQ(result.exit_code, 1);
+    expect_part(result.err, "the working folder does not exist any more");
+  }
 }
 
 TEST_F(CommandLine, RunRefusesMoreRanksThanAHostCanMean) {
@@ -137,10 +142,13 @@ TEST_F(CommandLine, RunRefusesMoreRanksThanAHostCanMean) {
 }
 
 TEST_F(CommandLine, DatabasesNeedTheNameOfAFile) {
+  const std::string fifo = folder_ / "fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   for (const std::string command : {"collector", "status"}) {
     expect_refused({command, "--db", ":memory:"}, 2, "needs the name of a file");
     expect_refused({command, "--db", ""}, 2, "needs the name of a file");
     expect_refused({command, "--db", folder_.string()}, 2, "is a folder; give the name of a file");
+    expect_refused({command, "--db", fifo}, 2, "is not a regular file");
   }
 }
 

@@ -61,6 +61,8 @@ TEST_F(LauncherTest, GivesEveryRankItsEnvironment) {
   EXPECT_EQ(variable(first, "MUSTER_RUN_ID"), "run");
   EXPECT_EQ(variable(first, "MUSTER_GENERATION"), "1");
   EXPECT_EQ(variable(first, "MUSTER_INCARNATION").size(), 32U);
+  EXPECT_EQ(variable(first, "MUSTER_RUN_UID").size(), 32U);
+  EXPECT_EQ(variable(first, "MUSTER_RUN_UID"), variable(second, "MUSTER_RUN_UID"));
   EXPECT_NE(variable(first, "MUSTER_INCARNATION"), variable(second, "MUSTER_INCARNATION"));
   EXPECT_EQ(variable(first, "MUSTER_COLLECTOR"), "127.0.0.1:29600");
   EXPECT_EQ(variable(first, "MUSTER_RESUME_FROM"), "");

@@ -78,8 +78,8 @@ struct AgentOptions {
   std::chrono::nanoseconds finish_timeout{std::chrono::minutes{10}};  // for the last checkpoint
   const Clock* clock{nullptr};  // the system's clock if null; must outlive the agent
 
-  // RANK, WORLD_SIZE, MUSTER_RUN_ID, MUSTER_GENERATION, MUSTER_INCARNATION, MUSTER_COLLECTOR,
-  // MUSTER_TOKEN_FILE, MUSTER_RESUME_FROM, MUSTER_CHECKPOINT_ROOT, MUSTER_SPOOL,
+  // RANK, WORLD_SIZE, MUSTER_RUN_ID, MUSTER_GENERATION, MUSTER_INCARNATION, MUSTER_RUN_UID,
+  // MUSTER_COLLECTOR, MUSTER_TOKEN_FILE, MUSTER_RESUME_FROM, MUSTER_CHECKPOINT_ROOT, MUSTER_SPOOL,
   // MUSTER_COLLECTIVE_TIMEOUT (whole seconds), MUSTER_ALLOW_ATTENTION_CHANGE (0 or 1).
   // kInvalidArgument names a variable that does not parse. Without RANK, a world of one, run
   // "local".
