@@ -122,7 +122,7 @@ Seeds policy_seeds() {
   return {
       read_file(kRoot + "/examples/policy.yaml").value(),
       "version: 1\nmax_logit_threshold: 50\ndetectors:\n  expert_imbalance: {z: 5, steps: 8}\n"
-      "rules:\n  - {name: a, finding: max_logit, subject: x, actions: [arm_qk_clip]}\n"
+      "rules:\n  - {name: a, finding: max_logit, subject: layer 0 head 0, actions: [arm_qk_clip]}\n"
       "  - {name: b, finding: no_progress, actions: [stop], dry_run: false, budget: 1}\n"};
 }
 
