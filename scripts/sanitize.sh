@@ -20,7 +20,9 @@ run() {
   local pattern
   pattern=$(IFS='|'; echo "$*")
   # Contract cases that fork are left out under TSan: it does not follow a fork of a threaded process.
-  local filter=()
+  # Equal bits of every pair of types and layouts are the release suite's to show: some pairs have the
+  # memory accesses of all.
+  local filter=(GTEST_FILTER='-*EveryPrecision*/fp16_bf16_*:*EveryPrecision*/bf16_int8_*:*ReshardCompressed*/bf16_*')
   [ "$preset" = tsan ] && filter=(GTEST_FILTER='-*Forked*:*Shm*:*shm*:*Gloo*:*gloo*')
   env "${filter[@]}" \
     ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 \
