@@ -40,6 +40,11 @@ struct GroupView {
     return known(std::max(0.0, squared_sum / count - mean * mean));
   }
 
+  // Share of the changes of codes that did not take place; kNone without 8-bit states.
+  [[nodiscard]] static double stuck_share(double change, double motion) {
+    return change > 0.0 ? 1.0 - motion / change : kNone;
+  }
+
   // Over the blocks of the group that were finite.
   [[nodiscard]] double block_mean(double sum) const {
     return sum / (has_blocks() ? static_cast<double>(blocks.block_count) : kNone);
@@ -95,7 +100,12 @@ inline constexpr std::array kGroupUpdateMetrics{
         }},
     Metric<GroupView>{
         {"train_param_abs_max", "1", MetricKind::kInstant, MetricScope::kJob},
-        [](const GroupView& view) { return view.known(view.elements.parameter_abs_max); }}};
+        [](const GroupView& view) { return view.known(view.elements.parameter_abs_max); }},
+    Metric<GroupView>{
+        {"train_update_withheld", "count", MetricKind::kDelta, MetricScope::kJob},
+        [](const GroupView& view) {
+          return view.known(static_cast<double>(view.elements.withheld_count));
+        }}};
 
 inline constexpr std::array kMomentumMetrics{
     Metric<GroupView>{
@@ -120,6 +130,12 @@ inline constexpr std::array kMomentumMetrics{
           return ratio(
               view.elements.momentum_gradient_sum,
               std::sqrt(view.elements.momentum_squared_sum * view.elements.gradient_squared_sum));
+        }},
+    Metric<GroupView>{
+        {"train_momentum_stuck_ratio", "ratio", MetricKind::kRatio, MetricScope::kJob},
+        [](const GroupView& view) {
+          return GroupView::stuck_share(
+              view.elements.momentum_code_change_sum, view.elements.momentum_code_motion_sum);
         }}};
 
 inline constexpr std::array kSecondMomentMetrics{
@@ -154,7 +170,14 @@ inline constexpr std::array kSecondMomentMetrics{
     // g^2 <= v / (1 - beta2), so this is in [0, 1] for any beta2.
     Metric<GroupView>{
         {"train_adam_staleness_ratio", "ratio", MetricKind::kRatio, MetricScope::kJob},
-        [](const GroupView& view) { return view.rms_t() * std::sqrt(1.0 - view.beta2); }}};
+        [](const GroupView& view) { return view.rms_t() * std::sqrt(1.0 - view.beta2); }},
+    Metric<GroupView>{
+        {"train_adam_v_stuck_ratio", "ratio", MetricKind::kRatio, MetricScope::kJob},
+        [](const GroupView& view) {
+          return GroupView::stuck_share(
+              view.elements.second_moment_code_change_sum,
+              view.elements.second_moment_code_motion_sum);
+        }}};
 
 // Blocks that were not finite are part of no mean.
 inline constexpr std::array kBlockMetrics{

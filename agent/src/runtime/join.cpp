@@ -126,6 +126,7 @@ DecideOptions decide_options_of(
   decide.total_steps = options.total_steps;
   decide.skips_max = options.skips_max;
   decide.skip_window = options.skip_window;
+  decide.withheld_max = options.withheld_max;
   decide.checkpoints_enabled = !options.checkpoint_root.empty();
   return decide;
 }
@@ -159,6 +160,7 @@ Status check_equal_settings(const Runtime::Parts& parts) {
         static_cast<double>(decide.total_steps),
         static_cast<double>(decide.skips_max),
         static_cast<double>(decide.skip_window),
+        static_cast<double>(decide.withheld_max),
         decide.checkpoints_enabled ? 1.0 : 0.0,
         static_cast<double>(parts.options.digest_interval),
         parts.options.qk_clip_threshold,
@@ -181,7 +183,7 @@ Status check_equal_settings(const Runtime::Parts& parts) {
       hash64(std::as_bytes(std::span{settings})),
       "attention and MoE layers, attention_schedule, allow_attention_change, expert_ranks, "
       "clip_norm, checkpoint_interval, checkpoint folder, total_steps, skips_max, skip_window, "
-      "digest_interval and qk_clip_threshold",
+      "withheld_max, digest_interval and qk_clip_threshold",
       Deadline::after(parts.options.collective_timeout));
 }
 

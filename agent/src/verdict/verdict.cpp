@@ -250,9 +250,75 @@ bool skips_too_often(const DecideOptions& options, SharedState& state, Verdict& 
   return true;
 }
 
+// Names of the groups with a count, and their sum.
+std::string describe_counts(
+    const ReducedLanes& lanes,
+    const DecideOptions& options,
+    std::int64_t kernels::UpdateStatistics::*count) {
+  std::string names;
+  std::int64_t total = 0;
+  for (std::size_t g = 0; g < lanes.update.size(); ++g) {
+    if (const std::int64_t here = lanes.update[g].elements.*count; here > 0) {
+      const std::string name =
+          g < options.group_names.size() ? options.group_names[g] : std::to_string(g);
+      names += concat(names.empty() ? "" : ", ", "'", name, "'");
+      total += here;
+    }
+  }
+  return names.empty() ? names : concat(total, " elements of ", names);
+}
+
+// The lanes describe the update of the step before. True if the run cannot go on with its states.
+bool states_fail(
+    const ReducedLanes& lanes, const DecideOptions& options, SharedState& state, Verdict& verdict) {
+  const bool updated = std::any_of(lanes.update.begin(), lanes.update.end(), [](const auto& group) {
+    return group.element_count > 0;
+  });
+  if (!updated) {
+    return false;
+  }
+  const std::int64_t step = state.step - 1;
+  const std::string lost = describe_counts(lanes, options, &kernels::UpdateStatistics::lost_count);
+  if (!lost.empty()) {
+    add_reason(
+        verdict,
+        concat(
+            "parameters or optimizer states are lost: ",
+            lost,
+            " were not finite before the update of step ",
+            step,
+            ", so the run ends: go back to a checkpoint from before step ",
+            step));
+    return true;
+  }
+  const std::string withheld =
+      describe_counts(lanes, options, &kernels::UpdateStatistics::withheld_count);
+  if (withheld.empty()) {
+    state.withheld_updates = 0;
+    return false;
+  }
+  state.withheld_since = state.withheld_updates == 0 ? step : state.withheld_since;
+  ++state.withheld_updates;
+  if (options.withheld_max <= 0 || state.withheld_updates < options.withheld_max) {
+    return false;
+  }
+  add_reason(
+      verdict,
+      concat(
+          "new values would not have been finite in ",
+          state.withheld_updates,
+          " updates in a row, the last in ",
+          withheld,
+          ", so the run ends: go back to a checkpoint from before step ",
+          state.withheld_since,
+          " with other settings or data"));
+  return true;
+}
+
 Ending judge_ending(
     const ReducedLanes& lanes, const DecideOptions& options, SharedState& state, Verdict& verdict) {
-  if (skips_too_often(options, state, verdict)) {
+  const bool failing_states = states_fail(lanes, options, state, verdict);
+  if (skips_too_often(options, state, verdict) || failing_states) {
     return Ending::kFailed;
   }
   if (lanes.preempt) {

@@ -2,6 +2,7 @@
 #include "optimizer/src/state/load.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace muster::optimizer {
@@ -49,9 +50,38 @@ void store(
   }
 }
 
+bool all_finite(std::span<const std::byte> bytes, StateType type) {
+  bool finite = true;
+  if (type == StateType::kFloat32) {
+    for (std::size_t at = 0; at < bytes.size(); at += sizeof(float)) {
+      float value = 0;
+      std::memcpy(&value, bytes.data() + at, sizeof value);
+      finite = finite && std::isfinite(value);
+    }
+  } else if (type == StateType::kBFloat16) {
+    for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint16_t)) {
+      std::uint16_t bits = 0;
+      std::memcpy(&bits, bytes.data() + at, sizeof bits);
+      finite = finite && (bits & 0x7F80U) != 0x7F80U;
+    }
+  }
+  return finite;  // codes are finite, their scales are checked
+}
+
 }  // namespace
 
+Status StateLoader::check_finite(
+    const std::string& name, std::span<const std::byte> bytes, StateType type) const {
+  if (all_finite(bytes, type)) {
+    return {};
+  }
+  return data_loss(
+      "checkpoint tensor '" + name + "' of group '" + group_ +
+      "' holds NaN or infinity, so its state is lost: go back to an older checkpoint");
+}
+
 Status StateLoader::read(ShardState& shard, const RoutedParameter& parameter, bool commit) {
+  group_ = parameter.route.group;
   MUSTER_RETURN_IF_ERROR(read_parameter(shard, parameter, commit));
   for (const StateKind& kind : state_kinds(parameter.route.rule)) {
     const Saved& saved = saved_.at(state_name(kind.name, parameter.spec.name));
@@ -68,10 +98,10 @@ Status StateLoader::read_parameter(
   if (!commit) {
     for (std::size_t begin = 0; begin < shard.range.size; begin += kPart) {
       const std::size_t count = std::min(kPart, shard.range.size - begin);
-      MUSTER_RETURN_IF_ERROR(source_->read(
-          name,
-          shard.first_index + static_cast<std::int64_t>(begin),
-          first_bytes(bytes_, count * sizeof(float))));
+      const std::span<std::byte> bytes = first_bytes(bytes_, count * sizeof(float));
+      MUSTER_RETURN_IF_ERROR(
+          source_->read(name, shard.first_index + static_cast<std::int64_t>(begin), bytes));
+      MUSTER_RETURN_IF_ERROR(check_finite(name, bytes, StateType::kFloat32));
     }
     return {};
   }
@@ -112,7 +142,7 @@ Status StateLoader::read_codes(
   MUSTER_RETURN_IF_ERROR(
       source_->read(saved.absmax_name, first, std::as_writable_bytes(std::span{absmax})));
   if (!commit) {
-    return {};
+    return check_finite(saved.absmax_name, std::as_bytes(std::span{absmax}), StateType::kFloat32);
   }
   for (std::size_t block = 0; block < absmax.size(); ++block) {
     state.absmax[block] = factor == 1
@@ -133,17 +163,17 @@ Status StateLoader::read_part(  // NOLINT(readability-function-size): a part, it
   const std::int64_t at = shard.first_index + static_cast<std::int64_t>(begin);
   const std::size_t width = element_bytes(state.type);
   if (saved.type == state.type && factor == 1) {
-    return source_->read(
-        saved.name,
-        at,
+    const std::span<std::byte> bytes =
         commit ? std::span{state.data}.subspan(begin * width, count * width)
-               : first_bytes(bytes_, count * width));
+               : first_bytes(bytes_, count * width);
+    MUSTER_RETURN_IF_ERROR(source_->read(saved.name, at, bytes));
+    return commit ? Status{} : check_finite(saved.name, bytes, saved.type);
   }
   values_.resize(std::max(values_.size(), count));
   const std::span<float> values = std::span{values_}.first(count);
   MUSTER_RETURN_IF_ERROR(widen(saved, shard.unit, at, values));
   if (!commit) {
-    return {};
+    return check_finite(saved.name, std::as_bytes(values), StateType::kFloat32);
   }
   for (float& value : values) {
     value = static_cast<float>(static_cast<double>(value) * factor);

@@ -32,7 +32,7 @@ class StateLoader {
   // Call after check() of all parameters; checks that every tensor under our names is loaded.
   [[nodiscard]] Status check_leftovers();
 
-  // Reads everything of the shard; writes it only when `commit`.
+  // Reads everything of the shard; writes it only when `commit`, else checks that it is finite.
   [[nodiscard]] Status read(ShardState& shard, const RoutedParameter& parameter, bool commit);
 
   // Empty if the checkpoint does not have it.
@@ -65,6 +65,9 @@ class StateLoader {
       std::size_t begin,
       std::size_t count,
       bool commit);
+  // kDataLoss naming the tensor and its group if one of its values is NaN or infinite.
+  [[nodiscard]] Status check_finite(
+      const std::string& name, std::span<const std::byte> bytes, StateType type) const;
   // Elements [begin, begin + out.size()) of the global tensor, in fp32.
   [[nodiscard]] Status widen(
       const Saved& saved, std::size_t unit, std::int64_t begin, std::span<float> out);
@@ -76,6 +79,7 @@ class StateLoader {
   std::map<std::string, Saved> saved_;  // by name
   std::set<std::string> expected_;
   std::optional<std::int64_t> applied_steps_;
+  std::string group_;             // of the parameter that is read
   double momentum_factor_{1};     // from the saved form of Muon's momentum to this optimizer's
   std::vector<float> values_;     // scratch of one part
   std::vector<std::byte> bytes_;  // scratch of one part

@@ -236,6 +236,11 @@ TEST(MetricCatalog, StatesAreDescribedByTheirSums) {
   update.elements.second_moment_before_sum = 4.0;
   update.elements.staleness_sum = 8.0;
   update.elements.second_moment_tiny_count = 1;
+  update.elements.momentum_code_change_sum = 8.0;
+  update.elements.momentum_code_motion_sum = 6.0;
+  update.elements.second_moment_code_change_sum = 8.0;
+  update.elements.second_moment_code_motion_sum = 1.0;
+  update.elements.withheld_count = 3;
   update.blocks.block_count = 2;
   update.blocks.direction_norm_sum = 10.0;
   update.blocks.effective_rank_sum = 1.5;
@@ -253,6 +258,9 @@ TEST(MetricCatalog, StatesAreDescribedByTheirSums) {
   EXPECT_EQ(row.get("train_update_abs_max", "hidden"), 6.0);
   EXPECT_EQ(row.get("train_momentum_gradient_cosine", "hidden"), -0.5);
   EXPECT_EQ(row.get("train_momentum_abs_max", "hidden"), 1.75);
+  EXPECT_EQ(row.get("train_momentum_stuck_ratio", "hidden"), 0.25);
+  EXPECT_EQ(row.get("train_adam_v_stuck_ratio", "hidden"), 0.875);
+  EXPECT_EQ(row.get("train_update_withheld", "hidden"), 3.0);
   EXPECT_EQ(row.get("train_adam_v_mean", "hidden"), 1.5);
   EXPECT_EQ(row.get("train_adam_v_variance", "hidden"), 0.25);
   EXPECT_EQ(row.get("train_adam_v_abs_max", "hidden"), 2.25);
@@ -287,7 +295,7 @@ TEST(MetricCatalog, NanMaximaOfOneRankShowAsNan) {
   const ReducedLanes lanes = reduce(small_layout(), {healthy, damaged, healthy});
   SharedState state;
   const Verdict verdict = decide(lanes, {}, DecideOptions{}, state);
-  EXPECT_TRUE(verdict.skip);
+  EXPECT_FALSE(verdict.skip);
   StepFacts facts{lanes, verdict};
   facts.previous_learning_rate = 0.5;
   const Row row{MetricCatalog{small_model(), {full_group("hidden")}, {}}, facts};

@@ -105,6 +105,60 @@ TEST_F(Verdicts, ARunThatSkipsTooOftenEndsAsFailedAndSavesNothing) {
   EXPECT_EQ(exit_code(Ending::kFailed), kExitNeverRestart);
 }
 
+TEST_F(Verdicts, ARunThatWithholdsValuesInEveryUpdateEndsAndNamesGroupAndStep) {
+  options_.withheld_max = 3;
+  options_.group_names = {"embedding"};
+  ranks_[0].update.resize(1);
+  ranks_[0].update[0].element_count = 10;
+  std::vector<Ending> endings;
+  Verdict verdict;
+  // A skipped step has no update: it neither counts nor ends the streak. A healthy update does.
+  for (const auto& [updated, withheld] :
+       {std::pair{true, 4}, {true, 0}, {true, 1}, {false, 0}, {true, 2}, {true, 7}}) {
+    ranks_[0].update[0].element_count = updated ? 10 : 0;
+    ranks_[0].update[0].elements.withheld_count = withheld;
+    verdict = step();
+    EXPECT_FALSE(verdict.skip);
+    endings.push_back(verdict.ending);
+  }
+  const Ending on = Ending::kContinue;
+  EXPECT_EQ(endings, (std::vector<Ending>{on, on, on, on, on, Ending::kFailed}));
+  EXPECT_NE(
+      verdict.reason.find(
+          "new values would not have been finite in 3 updates in a row, the last in "
+          "7 elements of 'embedding', so the run ends: go back to a checkpoint from "
+          "before step 1"),
+      std::string::npos)
+      << verdict.reason;
+}
+
+TEST_F(Verdicts, WithheldValuesMayBeAllowedForEver) {
+  options_.withheld_max = 0;
+  ranks_[0].update.resize(1);
+  ranks_[0].update[0].element_count = 10;
+  ranks_[0].update[0].elements.withheld_count = 1;
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(step().ending, Ending::kContinue);
+  }
+}
+
+TEST_F(Verdicts, ALostStateEndsTheRunAtOnceAndNamesGroupAndStep) {
+  options_.group_names = {"embedding"};
+  EXPECT_EQ(step().ending, Ending::kContinue);
+  ranks_[1].update.resize(1);
+  ranks_[1].update[0].element_count = 10;
+  ranks_[1].update[0].elements.withheld_count = 256;
+  ranks_[1].update[0].elements.lost_count = 256;
+  const Verdict verdict = step();
+  EXPECT_EQ(verdict.ending, Ending::kFailed);
+  EXPECT_NE(
+      verdict.reason.find("parameters or optimizer states are lost: 256 elements of 'embedding' "
+                          "were not finite before the update of step 0, so the run ends: go back "
+                          "to a checkpoint from before step 0"),
+      std::string::npos)
+      << verdict.reason;
+}
+
 TEST_F(Verdicts, SkipsFurtherApartThanTheWindowEndNothing) {
   options_.skips_max = 2;
   options_.skip_window = 3;

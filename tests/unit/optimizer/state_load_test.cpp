@@ -302,6 +302,20 @@ INSTANTIATE_TEST_SUITE_P(
             [](StateStore& s) { s.values()["optimizer.rule/scale"] = "adamw"; },
             {"'scale' of shape [4100]", "adamw", "momentum"}},
         Spoiled{
+            "lost_parameter",
+            [](StateStore& s) {
+              const float bad = std::nanf("");
+              std::memcpy(s.entries()["param/w"].bytes.data() + 40, &bad, sizeof bad);
+            },
+            {"'param/w' of group", "holds NaN or infinity", "go back to an older checkpoint"}},
+        Spoiled{
+            "lost_scale",
+            [](StateStore& s) {
+              const float bad = HUGE_VALF;
+              std::memcpy(s.entries()["adamw_v.absmax/embedding"].bytes.data(), &bad, sizeof bad);
+            },
+            {"'adamw_v.absmax/embedding' of group", "holds NaN or infinity"}},
+        Spoiled{
             "damage",
             [](StateStore& s) { s.damage("adamw_m/experts.bias"); },
             {"'adamw_m/experts.bias' is damaged"}}),

@@ -34,6 +34,12 @@ GroupUpdateStatistics sample() {
   group.elements.second_moment_before_sum = 14;
   group.elements.staleness_sum = 15;
   group.elements.second_moment_tiny_count = 16;
+  group.elements.momentum_code_change_sum = 25;
+  group.elements.momentum_code_motion_sum = 26;
+  group.elements.second_moment_code_change_sum = 27;
+  group.elements.second_moment_code_motion_sum = 28;
+  group.elements.withheld_count = 29;
+  group.elements.lost_count = 30;
   group.blocks.block_count = 17;
   group.blocks.direction_norm_sum = 18;
   group.blocks.effective_rank_sum = 19;
@@ -77,6 +83,12 @@ TEST(GroupUpdateStatistics, SumsAddAndExtremesStay) {
   expected.elements.second_moment_before_sum = 28;
   expected.elements.staleness_sum = 30;
   expected.elements.second_moment_tiny_count = 32;
+  expected.elements.momentum_code_change_sum = 50;
+  expected.elements.momentum_code_motion_sum = 52;
+  expected.elements.second_moment_code_change_sum = 54;
+  expected.elements.second_moment_code_motion_sum = 56;
+  expected.elements.withheld_count = 58;
+  expected.elements.lost_count = 60;
   expected.blocks.block_count = 34;
   expected.blocks.direction_norm_sum = 36;
   expected.blocks.effective_rank_sum = 38;

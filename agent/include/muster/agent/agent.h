@@ -66,6 +66,9 @@ struct AgentOptions {
   // Ends the run as failed once this many of the last `skip_window` steps were skipped; 0 disables.
   std::int64_t skips_max{100};
   std::int64_t skip_window{200};
+  // Ends the run as failed after this many updates in a row in which a new parameter or state would
+  // not have been finite and was withheld; 0 disables.
+  std::int64_t withheld_max{20};
   // Accepts a checkpoint that was saved under another ModelInfo::attention_schedule.
   bool allow_attention_change{false};
   std::int64_t digest_interval{50};  // steps between parameter digests; 0 disables them

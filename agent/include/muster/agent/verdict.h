@@ -93,8 +93,8 @@ struct LocalLanes {
   double nonfinite_count{0};
   // SUM, MAX or MIN by field: statistics of the update that led to this step's parameters, which
   // share this reduction with the rest. A value that is not finite is left out of a sum, and makes
-  // a maximum or minimum NaN. Strict statistics also raise the flag; those of single matrices and
-  // of quotients of states do not (kernels::Tolerance).
+  // a maximum or minimum NaN. No statistic decides about a step (kernels::Tolerance); the counts of
+  // withheld and lost elements may end the run.
   std::vector<optimizer::GroupUpdateStatistics> update;  // [groups]
   // SUM and MAX by field
   std::vector<MobaLanes> moba;  // [layers]; layers without lanes are not read
@@ -178,6 +178,9 @@ struct DecideOptions {
   // The run ends as failed once this many of the last `skip_window` steps were skipped; 0 disables.
   std::int64_t skips_max{100};
   std::int64_t skip_window{200};
+  // The run ends as failed after this many updates in a row that withheld a value which would not
+  // have been finite (kernels::UpdateStatistics::withheld_count); 0 disables.
+  std::int64_t withheld_max{20};
 };
 
 // History that all ranks share; saved with every checkpoint. Changed only by `decide`.
@@ -198,11 +201,14 @@ struct SharedState {
   // Not saved, so that a restart counts afresh.
   std::vector<std::int64_t> recent_skips;  // the last skips_max skipped steps, ascending
   bool checkpoint_overdue{false};          // fell due at a skipped step
+  std::int64_t withheld_updates{0};        // in a row
+  std::int64_t withheld_since{0};          // step of the first of them
 
   friend bool operator==(const SharedState&, const SharedState&) = default;
 };
 
-// kFailed: too many steps were skipped; the run must not be restarted as it is.
+// kFailed: too many steps were skipped or withheld values, or a state is lost; the run must not be
+// restarted as it is.
 enum class Ending : std::uint8_t { kContinue, kFinished, kStopped, kPreempted, kAbort, kFailed };
 
 // Exit code of a rank that ended so, understood by `muster run`: 0, 75 or 93.

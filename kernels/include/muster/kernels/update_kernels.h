@@ -7,7 +7,11 @@
 // on its own values, its global index and the step: shards can be cut anywhere (int8: at multiples
 // of kQuantBlock).
 //
-// With statistics off the sums are zero and cost nothing.
+// An element whose new parameter or state would not be finite keeps both, with an 8-bit state its
+// whole block, and is counted (UpdateStatistics::withheld_count). So v does not become infinite,
+// and one that already is stays so and moves nothing.
+//
+// With statistics off the sums are zero and cost nothing; the counts of the guard are always there.
 #pragma once
 
 #include <muster/kernels/low_precision.h>
@@ -101,7 +105,8 @@ struct MuonMomentumFactors {
 };
 
 // The first half of Muon: momentum, and the direction[count] that is to be orthogonalised (M itself
-// without Nesterov; never an alias of M). Uses gradient and first only.
+// without Nesterov; never an alias of M), NaN where the guard kept the momentum. Uses gradient and
+// first only.
 [[nodiscard]] UpdateStatistics muon_momentum_update(
     const UpdateTensors& tensors,
     const UpdateStep& step,

@@ -16,9 +16,9 @@ namespace muster::kernels {
 // Combination of a statistic over parts of a tensor and over ranks.
 enum class Fold : std::uint8_t { kSum, kMax, kMin };
 
-// Meaning of a value that is not finite. kStrict: state of the training is damaged, and the step
-// must not be applied. kLenient: the value describes a quotient or a single matrix and may overflow
-// in a healthy step.
+// Meaning of a value that is not finite. kStrict: the step must not be applied. kLenient: the value
+// describes the training and may overflow in a healthy step; no statistic of this library is
+// strict.
 enum class Tolerance : std::uint8_t { kStrict, kLenient };
 
 // A row of a table. Exactly one of `value` and `count` is set; a count is a sum and always finite.
@@ -107,26 +107,44 @@ struct UpdateStatistics {
   // mean.
   double staleness_sum{0};
   std::int64_t second_moment_tiny_count{0};  // sqrt(v / (1 - beta2^t)) < 10 epsilon
+  // Of 8-bit states, over every eighth block, in steps from a code to the next: the sizes of the
+  // changes that the rule made, and the part of them that the codes took over. Equal on average
+  // unless rounding swallows changes.
+  double momentum_code_change_sum{0};
+  double momentum_code_motion_sum{0};
+  double second_moment_code_change_sum{0};
+  double second_moment_code_motion_sum{0};
+  // Elements that kept parameter and states because a new value would not have been finite, and
+  // those among them whose old values were not finite either. Counted without statistics, too.
+  std::int64_t withheld_count{0};
+  std::int64_t lost_count{0};
 
   void add(const UpdateStatistics& other);
 };
 
-// The order is that of the lanes (agent): sums first, then maxima.
+// The order is that of the lanes (agent): sums first, then maxima. All are lenient: the states are
+// guarded where they are computed, and what is measured of them decides nothing.
 inline constexpr std::array kUpdateStatistics{
-    sum_of(&UpdateStatistics::update_squared_sum, Tolerance::kStrict),
-    sum_of(&UpdateStatistics::parameter_squared_sum, Tolerance::kStrict),
-    sum_of(&UpdateStatistics::momentum_squared_sum, Tolerance::kStrict),
-    sum_of(&UpdateStatistics::momentum_sum, Tolerance::kStrict),
-    sum_of(&UpdateStatistics::second_moment_sum, Tolerance::kStrict),
-    sum_of(&UpdateStatistics::second_moment_squared_sum, Tolerance::kStrict),
+    sum_of(&UpdateStatistics::update_squared_sum, Tolerance::kLenient),
+    sum_of(&UpdateStatistics::parameter_squared_sum, Tolerance::kLenient),
+    sum_of(&UpdateStatistics::momentum_squared_sum, Tolerance::kLenient),
+    sum_of(&UpdateStatistics::momentum_sum, Tolerance::kLenient),
+    sum_of(&UpdateStatistics::second_moment_sum, Tolerance::kLenient),
+    sum_of(&UpdateStatistics::second_moment_squared_sum, Tolerance::kLenient),
     sum_of(&UpdateStatistics::gradient_squared_sum, Tolerance::kLenient),
     sum_of(&UpdateStatistics::momentum_gradient_sum, Tolerance::kLenient),
     sum_of(&UpdateStatistics::second_moment_before_sum, Tolerance::kLenient),
     sum_of(&UpdateStatistics::staleness_sum, Tolerance::kLenient),
+    sum_of(&UpdateStatistics::momentum_code_change_sum, Tolerance::kLenient),
+    sum_of(&UpdateStatistics::momentum_code_motion_sum, Tolerance::kLenient),
+    sum_of(&UpdateStatistics::second_moment_code_change_sum, Tolerance::kLenient),
+    sum_of(&UpdateStatistics::second_moment_code_motion_sum, Tolerance::kLenient),
     count_of(&UpdateStatistics::second_moment_tiny_count),
-    max_of(&UpdateStatistics::parameter_abs_max, Tolerance::kStrict),
-    max_of(&UpdateStatistics::momentum_abs_max, Tolerance::kStrict),
-    max_of(&UpdateStatistics::second_moment_abs_max, Tolerance::kStrict),
+    count_of(&UpdateStatistics::withheld_count),
+    count_of(&UpdateStatistics::lost_count),
+    max_of(&UpdateStatistics::parameter_abs_max, Tolerance::kLenient),
+    max_of(&UpdateStatistics::momentum_abs_max, Tolerance::kLenient),
+    max_of(&UpdateStatistics::second_moment_abs_max, Tolerance::kLenient),
     max_of(&UpdateStatistics::update_abs_max, Tolerance::kLenient)};
 static_assert(covers(kUpdateStatistics), "every statistic has a row");
 

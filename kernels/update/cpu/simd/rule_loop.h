@@ -4,19 +4,10 @@
 #pragma once
 
 #include "kernels/cpu/simd/math.h"
-#include "kernels/update/cpu/simd/state.h"
+#include "kernels/update/cpu/simd/guard.h"
 #include "kernels/update/cpu/simd/table.h"
 
 namespace muster::kernels::MUSTER_SIMD_ISA {
-
-// What one pack is made of. A rule changes what it owns.
-struct UpdatePack {
-  Floats g;  // gradient as stored
-  Floats p;
-  Floats m;
-  Floats v;
-  Floats out;  // direction of Muon
-};
 
 // The largest magnitude of both. A NaN may get lost, but not in the sums of squares.
 MUSTER_INLINE Floats max_magnitude(Floats largest, Floats x) {
@@ -212,6 +203,7 @@ struct BlockArrays {
   float* p;
   const float* g;
   float* out;
+  KeptBlock kept;
 };
 
 template <bool kStatistics, typename Rule, typename First, typename Second>
@@ -220,8 +212,12 @@ MUSTER_INLINE void update_block(
     const BlockArrays& at,
     First& first,
     Second& second,
-    int packs,
-    PartialSums& sums) {
+    std::int64_t elements,
+    PartialSums& sums,
+    Withheld& withheld) {
+  constexpr bool kBlocks = First::kBlocks || Second::kBlocks;
+  const int packs = static_cast<int>((elements + kLanes<float> - 1) / kLanes<float>);
+  Floats guard{};
   for (int j = 0; j < packs; ++j) {
     const int i = j * kLanes<float>;
     __builtin_prefetch(at.g + i + kAhead);
@@ -230,11 +226,29 @@ MUSTER_INLINE void update_block(
     if constexpr (Rule::kParameter) {
       __builtin_prefetch(at.p + i + kAhead, 1);
     }
-    UpdatePack x{load<Floats>(at.g + i), {}, first.load(j), second.load(j), {}};
-    if constexpr (Rule::kParameter) {
-      x.p = load<Floats>(at.p + i);
+    const auto load_pack = [&]() MUSTER_INLINE_LAMBDA {
+      return UpdatePack{
+          load<Floats>(at.g + i),
+          Rule::kParameter ? load<Floats>(at.p + i) : Floats{},
+          first.load(j),
+          second.load(j),
+          {}};
+    };
+    UpdatePack x = load_pack();
+    if constexpr (kBlocks) {
+      first.keep(j);
+      second.keep(j);
+      if constexpr (Rule::kParameter) {
+        store(at.kept.p + i, x.p);
+      }
     }
     rule.template update<kStatistics>(x, sums);
+    guard = guarded<Rule, First, Second>(kBlocks ? guard : Floats{}, x);
+    if (!kBlocks && any_nan(guard)) [[unlikely]] {
+      UpdatePack kept = x;  // x itself must stay in registers
+      keep_lanes<Rule, First, Second>(load_pack(), kept, withheld);
+      x = kept;
+    }
     first.store(j, x.m);
     second.store(j, x.v);
     if constexpr (Rule::kParameter) {
@@ -244,8 +258,12 @@ MUSTER_INLINE void update_block(
       store(at.out + i, x.out);
     }
   }
-  first.end(packs);
-  second.end(packs);
+  if (kBlocks && any_nan(guard)) [[unlikely]] {
+    keep_block<Rule::kParameter>(at.p, at.out, at.kept, first, second, packs, elements, withheld);
+    return;
+  }
+  first.template end<kStatistics>(packs);
+  second.template end<kStatistics>(packs);
 }
 
 // A padded copy of the last, incomplete block of an array.
@@ -275,18 +293,26 @@ MUSTER_INLINE T* offset(T* data, std::int64_t i) {
   return data == nullptr ? nullptr : data + i;
 }
 
+MUSTER_INLINE void write_motion(
+    const CodeMotion& first, const CodeMotion& second, UpdateStatistics& result) {
+  result.momentum_code_change_sum = first.change;
+  result.momentum_code_motion_sum = first.motion;
+  result.second_moment_code_change_sum = second.change;
+  result.second_moment_code_motion_sum = second.motion;
+}
+
 // The last, incomplete block.
 template <bool kStatistics, typename Rule, typename First, typename Second>
 void update_tail(const UpdateArguments& arguments, std::int64_t base, UpdateStatistics& result) {
   const UpdateTensors& t = arguments.tensors;
   const Rule rule(arguments.scalars);
-  alignas(kPackBytes) float scratch[2][kBlockSize] = {};
+  alignas(kPackBytes) float scratch[3][kBlockSize] = {};
   First first(t.first, arguments.step, scratch[0]);
   Second second(t.second, arguments.step, scratch[1]);
   PartialSums part;
+  Withheld withheld;
   const std::int64_t first_element = t.index_base + t.first_index;
   const std::int64_t rest = t.count - base;
-  const int packs = static_cast<int>((rest + kLanes<float> - 1) / kLanes<float>);
   // Zeros stay zeros in every state and add nothing to the sums.
   Tail<float> p(offset(t.parameter, base), rest, 0);
   const Tail<float> g(t.gradient + base, rest, 0);
@@ -296,7 +322,13 @@ void update_tail(const UpdateArguments& arguments, std::int64_t base, UpdateStat
   first.begin(m.values, base / kBlockSize, first_element + base);
   second.begin(v.values, base / kBlockSize, first_element + base);
   update_block<kStatistics>(
-      rule, {p.values, g.values, direction.values}, first, second, packs, part);
+      rule,
+      {p.values, g.values, Rule::kDirection ? direction.values : nullptr, {scratch[2]}},
+      first,
+      second,
+      rest,
+      part,
+      withheld);
   m.write(offset(first.data(), base), rest);
   v.write(offset(second.data(), base), rest);
   direction.write(offset(arguments.direction, base), rest);
@@ -310,10 +342,14 @@ void update_tail(const UpdateArguments& arguments, std::int64_t base, UpdateStat
     UpdateSums sums;
     sums.add(part);
     sums.write(result);
+    write_motion(first.motion(), second.motion(), result);
     if (Rule::kCountsTiny && arguments.scalars.tiny > 0) {
-      result.second_moment_tiny_count -= packs * kLanes<float> - rest;
+      result.second_moment_tiny_count -=
+          (rest + kLanes<float> - 1) / kLanes<float> * kLanes<float> - rest;
     }
   }
+  result.withheld_count = withheld.elements;
+  result.lost_count = withheld.lost;
 }
 
 // Nothing that lives in registers here may be handed out by reference: stores to the arrays could
@@ -323,10 +359,11 @@ void update_all(const UpdateArguments& arguments, UpdateStatistics& result) {
   const UpdateTensors t = arguments.tensors;
   float* const out = arguments.direction;
   const Rule rule(arguments.scalars);
-  alignas(kPackBytes) float scratch[2][kBlockSize];
+  alignas(kPackBytes) float scratch[3][kBlockSize];
   First first(t.first, arguments.step, scratch[0]);
   Second second(t.second, arguments.step, scratch[1]);
   UpdateSums sums;
+  Withheld withheld;
   const std::int64_t first_element = t.index_base + t.first_index;
   const std::int64_t whole = t.count / kBlockSize * kBlockSize;
   std::int64_t base = 0;
@@ -338,11 +375,12 @@ void update_all(const UpdateArguments& arguments, UpdateStatistics& result) {
       second.begin(offset(second.data(), base), base / kBlockSize, first_element + base);
       update_block<kStatistics>(
           rule,
-          {offset(t.parameter, base), t.gradient + base, offset(out, base)},
+          {offset(t.parameter, base), t.gradient + base, offset(out, base), {scratch[2]}},
           first,
           second,
-          kBlockPacks,
-          part);
+          kBlockSize,
+          part,
+          withheld);
       if (Rule::kParameter && t.narrow_copy != nullptr) {
         narrow_floats(t.narrow_type, t.parameter + base, t.narrow_copy + base, kBlockSize);
       }
@@ -353,7 +391,10 @@ void update_all(const UpdateArguments& arguments, UpdateStatistics& result) {
   }
   if constexpr (kStatistics) {
     sums.write(result);
+    write_motion(first.motion(), second.motion(), result);
   }
+  result.withheld_count = withheld.elements;
+  result.lost_count = withheld.lost;
   if (base < t.count) {
     UpdateStatistics rest;
     update_tail<kStatistics, Rule, First, Second>(arguments, base, rest);

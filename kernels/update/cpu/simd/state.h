@@ -2,9 +2,11 @@
 // Optimizer states as the update loops see them: fp32 packs, whatever they are stored as.
 //
 // A loop goes through a shard in blocks of kQuantBlock elements: begin(), then load(j) and
-// store(j) for every pack of the block, then end().
+// store(j) for every pack of the block, then end(). Where one of two states is kept in blocks, the
+// other one calls keep(j) before store(j), so that undo() can stand for end().
 #pragma once
 
+#include "kernels/cpu/simd/math.h"
 #include "kernels/update/cpu/simd/rounding.h"
 
 #include <muster/kernels/update_kernels.h>
@@ -172,11 +174,66 @@ MUSTER_INLINE Floats dequantise_pack(const std::uint8_t* codes, Floats scale) {
          scale;
 }
 
+// Code changes of a state, see UpdateStatistics.
+struct CodeMotion {
+  double change{0};
+  double motion{0};
+};
+
+// Place of a code, below 0 for negative values.
+template <bool kSigned, typename V>
+MUSTER_INLINE V place_of(Words<V> code) {
+  using Signed = typename BitsOf<V>::Signed;
+  return __builtin_convertvector(Signed(code) - (kSigned ? 127 : 0), V);
+}
+
+template <bool kSigned>
+MUSTER_INLINE Floats load_places(const std::uint8_t* codes) {
+  return load_as<Floats>(codes, [](auto code) MUSTER_INLINE_LAMBDA {
+    typedef float V __attribute__((vector_size(sizeof(code))));  // NOLINT
+    return place_of<kSigned, V>(code);
+  });
+}
+
+template <bool kSigned>
+MUSTER_INLINE CodeMotion code_motion(
+    const std::uint8_t* before,
+    const std::uint8_t* after,
+    const float* values,
+    float inverse,
+    int packs) {
+  Floats change{};
+  Floats motion{};
+  for (int i = 0; i < packs * kLanes<float>; i += kLanes<float>) {
+    const Floats aim = map(
+        [inverse](auto x) MUSTER_INLINE_LAMBDA {
+          using V = decltype(x);
+          const V place = position_below<kSigned>(x, V{} + inverse) + 1.0F;
+          return kSigned ? V(Words<V>(place) | (Words<V>(x) & kSignBit)) : place;
+        },
+        load<Floats>(values + i));
+    const Floats old = load_places<kSigned>(before + i);
+    const Floats wanted = aim - old;
+    const Floats moved = load_places<kSigned>(after + i) - old;
+    change = change + absolute(wanted);
+    motion = motion + map(
+                          [](auto x, auto towards) MUSTER_INLINE_LAMBDA {
+                            using V = decltype(x);
+                            return V(Words<V>(x) ^ (Words<V>(towards) & kSignBit));
+                          },
+                          moved,
+                          wanted);
+  }
+  return {sum(widen(change)), sum(widen(motion))};
+}
+
 // ---- states --------------------------------------------------------------------------------
 
 struct NoState {
   using Storage = float;
   static constexpr Storage kZero = 0;
+  static constexpr bool kBlocks = false;
+  static constexpr float kHeadroom = 0;  // nothing is stored
 
   NoState(const StateView& /*view*/, const UpdateStep& /*step*/, float* /*scratch*/) {}
 
@@ -190,16 +247,27 @@ struct NoState {
 
   MUSTER_INLINE void store(int /*j*/, Floats /*value*/) {}
 
+  MUSTER_INLINE void keep(int /*j*/) {}
+
+  MUSTER_INLINE void undo(int /*packs*/) {}
+
+  [[nodiscard]] MUSTER_INLINE bool was_lost(int /*packs*/) const { return false; }
+
+  template <bool kStatistics>
   MUSTER_INLINE void end(int /*packs*/) {}
+
+  [[nodiscard]] static constexpr CodeMotion motion() { return {}; }
 };
 
 class FloatState {
  public:
   using Storage = float;
   static constexpr Storage kZero = 0;
+  static constexpr bool kBlocks = false;
+  static constexpr float kHeadroom = 1;
 
-  MUSTER_INLINE FloatState(const StateView& view, const UpdateStep& /*step*/, float* /*scratch*/)
-      : data_(static_cast<float*>(view.data)) {}
+  MUSTER_INLINE FloatState(const StateView& view, const UpdateStep& /*step*/, float* scratch)
+      : data_(static_cast<float*>(view.data)), kept_(scratch) {}
 
   [[nodiscard]] MUSTER_INLINE Storage* data() const { return data_; }
 
@@ -217,10 +285,30 @@ class FloatState {
     kernels::MUSTER_SIMD_ISA::store(at_ + j * kLanes<float>, value);
   }
 
+  MUSTER_INLINE void keep(int j) {
+    kernels::MUSTER_SIMD_ISA::store(kept_ + j * kLanes<float>, load(j));
+  }
+
+  void undo(int packs) {
+    __builtin_memcpy(at_, kept_, static_cast<std::size_t>(packs) * sizeof(Floats));
+  }
+
+  [[nodiscard]] bool was_lost(int packs) const {
+    bool lost = false;
+    for (int i = 0; i < packs * kLanes<float>; ++i) {
+      lost = lost || kept_[i] - kept_[i] != 0;
+    }
+    return lost;
+  }
+
+  template <bool kStatistics>
   MUSTER_INLINE void end(int /*packs*/) {}
+
+  [[nodiscard]] static constexpr CodeMotion motion() { return {}; }
 
  private:
   float* data_;
+  float* kept_;  // kBlockSize floats of the caller
   float* at_{nullptr};
 };
 
@@ -228,9 +316,13 @@ class BFloat16State {
  public:
   using Storage = std::uint16_t;
   static constexpr Storage kZero = 0;
+  static constexpr bool kBlocks = false;
+  // The largest float times this overflows, and so does what rounding up could make infinite.
+  static constexpr float kHeadroom = 1.004F;
 
-  MUSTER_INLINE BFloat16State(const StateView& view, const UpdateStep& step, float* /*scratch*/)
+  MUSTER_INLINE BFloat16State(const StateView& view, const UpdateStep& step, float* scratch)
       : data_(static_cast<std::uint16_t*>(view.data)),
+        kept_(scratch),
         rounder_({step.seed, step.step, view.tensor}) {}
 
   [[nodiscard]] MUSTER_INLINE Storage* data() const { return data_; }
@@ -254,26 +346,54 @@ class BFloat16State {
     rounder_.store(at_ + first, value, index_ + static_cast<std::uint64_t>(first));
   }
 
+  MUSTER_INLINE void keep(int j) {
+    __builtin_memcpy(kept_ + j * kLanes<float> / 2, at_ + j * kLanes<float>, sizeof(Floats) / 2);
+  }
+
+  void undo(int packs) {
+    __builtin_memcpy(at_, kept_, static_cast<std::size_t>(packs) * sizeof(Floats) / 2);
+  }
+
+  [[nodiscard]] bool was_lost(int packs) const {
+    std::uint16_t kept[kBlockSize] = {};
+    __builtin_memcpy(kept, kept_, static_cast<std::size_t>(packs) * sizeof(Floats) / 2);
+    bool lost = false;
+    for (const std::uint16_t bits : kept) {
+      lost = lost || (bits & 0x7F80U) == 0x7F80U;
+    }
+    return lost;
+  }
+
+  template <bool kStatistics>
   MUSTER_INLINE void end(int /*packs*/) {}
+
+  [[nodiscard]] static constexpr CodeMotion motion() { return {}; }
 
  private:
   std::uint16_t* data_;
+  float* kept_;  // kBlockSize floats of the caller
   std::uint16_t* at_{nullptr};
   std::uint64_t index_{0};
   StochasticRounder rounder_;
 };
+
+// Every block is looked at once in so many steps for statistics of its codes.
+inline constexpr std::uint64_t kCodeSampling = 8;
 
 template <bool kSigned>
 class Int8State {
  public:
   using Storage = std::uint8_t;
   static constexpr Storage kZero = kSigned ? 127 : 0;
+  static constexpr bool kBlocks = true;
+  static constexpr float kHeadroom = 1;
 
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): begin() of a block fills tables_
   MUSTER_INLINE Int8State(const StateView& view, const UpdateStep& step, float* scratch)
       : data_(static_cast<std::uint8_t*>(view.data)),
         absmax_(view.absmax),
         values_(scratch),
+        step_(static_cast<std::uint64_t>(step.step)),
         nearest_(step.code_rounding == CodeRounding::kNearest),
         stream_(rounding_stream({step.seed, step.step, view.tensor})) {}
 
@@ -301,23 +421,60 @@ class Int8State {
     kernels::MUSTER_SIMD_ISA::store(values_ + j * kLanes<float>, value);
   }
 
-  MUSTER_INLINE void end(int packs) {
-    absmax_[block_] = nearest_ ? quantise_block<kSigned>(values_, at_, packs, range_)
-                               : quantise_block<kSigned>(
-                                     values_, at_, packs, range_, BlockRandom(stream_, index_));
+  // The codes and their scale are written by end() only.
+  MUSTER_INLINE void keep(int /*j*/) {}
+
+  MUSTER_INLINE void undo(int /*packs*/) {}
+
+  [[nodiscard]] MUSTER_INLINE bool was_lost(int /*packs*/) const {
+    return absmax_[block_] - absmax_[block_] != 0;
   }
+
+  template <bool kStatistics>
+  MUSTER_INLINE void end(int packs) {
+    if (kStatistics && (index_ / kBlockSize + step_) % kCodeSampling == 0) [[unlikely]] {
+      end_sampled(packs);
+    } else {
+      quantise(packs);
+    }
+  }
+
+  [[nodiscard]] CodeMotion motion() const { return motion_; }
 
  private:
   std::uint8_t* data_;
   float* absmax_;
   float* values_;  // updated, not yet quantised: kBlockSize floats of the caller
   std::uint8_t* at_{nullptr};
+
+  MUSTER_INLINE void quantise(int packs) {
+    absmax_[block_] = nearest_ ? quantise_block<kSigned>(values_, at_, packs, range_)
+                               : quantise_block<kSigned>(
+                                     values_, at_, packs, range_, BlockRandom(stream_, index_));
+  }
+
+  __attribute__((noinline)) void end_sampled(int packs) {
+    std::uint8_t before[kBlockSize];
+    const bool was_zero = absmax_[block_] == 0;  // whatever its codes are
+    for (int i = 0; i < packs * kLanes<float>; ++i) {
+      before[i] = was_zero ? kZero : at_[i];
+    }
+    quantise(packs);
+    const float scale = absmax_[block_];
+    const CodeMotion one =
+        code_motion<kSigned>(before, at_, values_, scale == 0 ? 0 : 1 / scale, packs);
+    motion_.change += one.change;
+    motion_.motion += one.motion;
+  }
+
   std::int64_t block_{0};
   std::uint64_t index_{0};
   ScaledTables tables_;
   BlockRange range_;
+  std::uint64_t step_;
   bool nearest_;
   std::uint64_t stream_;
+  CodeMotion motion_;
 };
 
 }  // namespace muster::kernels::MUSTER_SIMD_ISA

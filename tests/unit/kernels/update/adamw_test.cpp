@@ -121,9 +121,9 @@ TEST(AdamW, CorrectionKeepsMovingPastStep256) {
   EXPECT_NE(at_256.parameter, at_257.parameter);
 }
 
-TEST(AdamW, ANonfiniteGradientIsNotHiddenByZeros) {
-  // Skipping is the caller's, before any state is touched; a kernel that quietly zeroes states
-  // would hide what the guard missed. Other elements are as without it.
+TEST(AdamW, ANonfiniteGradientShowsInTheStatisticsAndInNoState) {
+  // Skipping is the caller's, before any state is touched; what it missed is withheld and counted.
+  // Other elements are as without it.
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     Shard shard(std::vector<float>(40, 1));
@@ -132,8 +132,11 @@ TEST(AdamW, ANonfiniteGradientIsNotHiddenByZeros) {
     update(clean, gradient, adamw_step(1));
     gradient[17] = bad;
     const UpdateStatistics sums = update(shard, gradient, adamw_step(1));
-    EXPECT_FALSE(std::isfinite(shard.first.values()[17]));
-    EXPECT_FALSE(std::isfinite(shard.second.values()[17]));
+    EXPECT_EQ(shard.first.values()[17], 0);
+    EXPECT_EQ(shard.second.values()[17], 0);
+    EXPECT_EQ(shard.parameter[17], 1);
+    EXPECT_EQ(sums.withheld_count, 1);
+    EXPECT_EQ(sums.lost_count, 0);
     EXPECT_FALSE(std::isfinite(sums.gradient_squared_sum));
     EXPECT_FALSE(std::isfinite(sums.momentum_abs_max));
     EXPECT_FALSE(std::isfinite(sums.second_moment_abs_max));
