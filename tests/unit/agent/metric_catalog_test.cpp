@@ -62,17 +62,12 @@ std::string documented_row(const MetricFamily& family) {
          " | " + (family.scope == MetricScope::kJob ? "job" : "rank") + " |";
 }
 
-constexpr double kTelemetryTime = 0.25;
-
 // The values of one step by (name, layer, index, group).
 class Row {
  public:
   Row(const MetricCatalog& catalog, const StepFacts& facts)
       : schema_(catalog.schema()), values_(schema_.metrics.size()) {
-    StepSample sample;
-    sample.telemetry_seconds = kTelemetryTime;
-    sample.facts = facts;
-    catalog.fill(sample, values_);
+    catalog.fill({.telemetry_seconds = 0.25, .facts = facts}, values_);
   }
 
   [[nodiscard]] double get(
@@ -443,7 +438,7 @@ TEST(MetricCatalog, BlockAttentionAndExpertParallelismLandUnderTheirNames) {
   EXPECT_EQ(row.get("train_ep_wait_seconds", "", -1, 1), 2.0);
   EXPECT_EQ(row.get("train_ep_plan_seconds"), 3.0);
   EXPECT_EQ(row.get("train_ep_move_seconds"), 4.0);
-  EXPECT_EQ(row.get("train_telemetry_seconds"), kTelemetryTime);
+  EXPECT_EQ(row.get("train_telemetry_seconds"), 0.25);
 }
 
 TEST(MetricCatalog, WhatNoPassRecordedIsNoNumber) {

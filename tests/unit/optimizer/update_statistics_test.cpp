@@ -13,8 +13,8 @@
 namespace muster::optimizer {
 namespace {
 
-// 1 + 15 + 8 members of 8 bytes: a new member needs an expectation below.
-static_assert(sizeof(GroupUpdateStatistics) == 24 * 8);
+// 1 + 21 + 8 members of 8 bytes: a new member needs an expectation below.
+static_assert(sizeof(GroupUpdateStatistics) == 30 * 8);
 
 GroupUpdateStatistics sample() {
   GroupUpdateStatistics group;

@@ -14,19 +14,19 @@ using test::kStateTypes;
 using test::normal_values;
 using test::Shard;
 
-constexpr std::size_t kCount = 700;  // two blocks and a short one
+constexpr std::size_t kGuardedCount = 700;  // two blocks and a short one
 constexpr float kHuge = 3e38F;
 
 using Rule = UpdateStatistics (*)(const UpdateTensors&, const UpdateStep&);
 
-struct NamedRule {
+struct GuardedRule {
   const char* name;
   Rule update;
   bool has_first;
   bool has_second;
 };
 
-const NamedRule kRules[] = {
+const GuardedRule kGuardedRules[] = {
     {"sgd", sgd_update, false, false},
     {"momentum",
      [](const UpdateTensors& t, const UpdateStep& s) { return momentum_update(t, s, {}); },
@@ -48,7 +48,7 @@ const NamedRule kRules[] = {
 // Calls body(rule, first type, second type) for every rule and every type of the states it has.
 template <typename Body>
 void for_every_state(Body body) {
-  for (const NamedRule& rule : kRules) {
+  for (const GuardedRule& rule : kGuardedRules) {
     for (const StateType first : kStateTypes) {
       for (const StateType second : kStateTypes) {
         if ((!rule.has_first && first != StateType::kFloat32) ||
@@ -63,10 +63,10 @@ void for_every_state(Body body) {
 }
 
 // A shard after some steps, so that no state is 0.
-Shard warm_shard(const NamedRule& rule, StateType first, StateType second) {
-  Shard shard(cast<float>(normal_values(81, kCount)), first, second, DType::kBFloat16);
+Shard warm_shard(const GuardedRule& rule, StateType first, StateType second) {
+  Shard shard(cast<float>(normal_values(81, kGuardedCount)), first, second, DType::kBFloat16);
   for (std::int64_t t = 1; t <= 3; ++t) {
-    const auto gradient = cast<float>(normal_values(static_cast<std::uint64_t>(82 + t), kCount));
+    const auto gradient = cast<float>(normal_values(static_cast<std::uint64_t>(82 + t), kGuardedCount));
     static_cast<void>(
         rule.update(shard.tensors(gradient), {.learning_rate = 1e-3, .step = t, .seed = 4}));
   }
@@ -74,23 +74,23 @@ Shard warm_shard(const NamedRule& rule, StateType first, StateType second) {
 }
 
 TEST(UpdateGuard, WhatWouldOverflowStaysAndAllElseMovesAsWithoutIt) {
-  for_every_state([&](const NamedRule& rule, StateType first, StateType second) {
+  for_every_state([&](const GuardedRule& rule, StateType first, StateType second) {
     const Shard before = warm_shard(rule, first, second);
-    auto gradient = cast<float>(normal_values(86, kCount));
+    auto gradient = cast<float>(normal_values(86, kGuardedCount));
     // Overflows in g^2 or in the gradient itself.
     const UpdateStep step{.learning_rate = 1e-3, .gradient_scale = 2, .step = 4, .seed = 4};
     Shard clean = before;
     static_cast<void>(rule.update(clean.tensors(gradient), step));
-    for (const std::size_t bad : {std::size_t{3}, std::size_t{300}, kCount - 1}) {
+    for (const std::size_t bad : {std::size_t{3}, std::size_t{300}, kGuardedCount - 1}) {
       gradient[bad] = kHuge;
     }
     Shard guarded = before;
     const UpdateStatistics sums = rule.update(guarded.tensors(gradient), step);
     const bool blocks = (rule.has_first && first == StateType::kInt8Block) ||
                         (rule.has_second && second == StateType::kInt8Block);
-    ASSERT_EQ(sums.withheld_count, blocks ? static_cast<std::int64_t>(kCount) : 3);
+    ASSERT_EQ(sums.withheld_count, blocks ? static_cast<std::int64_t>(kGuardedCount) : 3);
     ASSERT_EQ(sums.lost_count, 0);
-    for (std::size_t i = 0; i < kCount; ++i) {
+    for (std::size_t i = 0; i < kGuardedCount; ++i) {
       const bool stays = blocks || gradient[i] == kHuge;
       const Shard& expected = stays ? before : clean;
       ASSERT_EQ(guarded.parameter[i], expected.parameter[i]) << i;
@@ -102,24 +102,24 @@ TEST(UpdateGuard, WhatWouldOverflowStaysAndAllElseMovesAsWithoutIt) {
 }
 
 TEST(UpdateGuard, KeepsTheBlockOfAnEightBitStateAndNoOther) {
-  const NamedRule& adamw = kRules[4];
+  const GuardedRule& adamw = kGuardedRules[4];
   const Shard before = warm_shard(adamw, StateType::kInt8Block, StateType::kInt8Block);
-  auto gradient = cast<float>(normal_values(86, kCount));
+  auto gradient = cast<float>(normal_values(86, kGuardedCount));
   gradient[300] = kHuge;
   Shard after = before;
   const UpdateStatistics sums =
       adamw.update(after.tensors(gradient), {.learning_rate = 1e-3, .step = 4});
   EXPECT_EQ(sums.withheld_count, 256);
-  for (std::size_t i = 0; i < kCount; ++i) {
+  for (std::size_t i = 0; i < kGuardedCount; ++i) {
     ASSERT_EQ(after.parameter[i] == before.parameter[i], i / 256 == 1) << i;
   }
 }
 
 TEST(UpdateGuard, DecidesAlikeWhereverAShardIsCut) {
-  for_every_state([&](const NamedRule& rule, StateType first, StateType second) {
+  for_every_state([&](const GuardedRule& rule, StateType first, StateType second) {
     Shard whole = warm_shard(rule, first, second);
     Shard parts = whole;
-    auto gradient = cast<float>(normal_values(86, kCount));
+    auto gradient = cast<float>(normal_values(86, kGuardedCount));
     gradient[255] = gradient[256] = kHuge;
     const UpdateStep step{.learning_rate = 1e-3, .gradient_scale = 2, .step = 4, .seed = 4};
     const UpdateStatistics all = rule.update(whole.tensors(gradient), step);
@@ -131,10 +131,10 @@ TEST(UpdateGuard, DecidesAlikeWhereverAShardIsCut) {
 }
 
 TEST(UpdateGuard, IsTheSameWithoutStatistics) {
-  for_every_state([&](const NamedRule& rule, StateType first, StateType second) {
+  for_every_state([&](const GuardedRule& rule, StateType first, StateType second) {
     Shard with = warm_shard(rule, first, second);
     Shard without = with;
-    auto gradient = cast<float>(normal_values(86, kCount));
+    auto gradient = cast<float>(normal_values(86, kGuardedCount));
     gradient[3] = kHuge;
     UpdateStep step{.learning_rate = 1e-3, .gradient_scale = 2, .step = 4, .seed = 4};
     const UpdateStatistics counted = rule.update(with.tensors(gradient), step);
@@ -168,12 +168,12 @@ TEST(UpdateGuard, RoundingToBfloat16DoesNotReachInfinity) {
 
 TEST(UpdateGuard, AMomentumThatWasWithheldHasNoDirection) {
   for (const StateType type : kStateTypes) {
-    Shard shard(std::vector<float>(kCount, 0), type);
-    std::vector<float> gradient(kCount, 1);
+    Shard shard(std::vector<float>(kGuardedCount, 0), type);
+    std::vector<float> gradient(kGuardedCount, 1);
     gradient[300] = std::numeric_limits<float>::infinity();
-    std::vector<float> direction(kCount);
+    std::vector<float> direction(kGuardedCount);
     static_cast<void>(muon_momentum_update(shard.tensors(gradient), {}, {}, direction.data()));
-    for (std::size_t i = 0; i < kCount; ++i) {
+    for (std::size_t i = 0; i < kGuardedCount; ++i) {
       const bool stays = type == StateType::kInt8Block ? i / 256 == 1 : i == 300;
       ASSERT_EQ(std::isnan(direction[i]), stays) << to_string(type) << ' ' << i;
       ASSERT_EQ(shard.first.values()[i] == 0, stays) << to_string(type) << ' ' << i;
@@ -183,8 +183,8 @@ TEST(UpdateGuard, AMomentumThatWasWithheldHasNoDirection) {
 
 TEST(UpdateGuard, AnInfiniteVarianceStaysInfiniteAndMovesNothing) {
   for (const StateType type : kStateTypes) {
-    Shard shard(std::vector<float>(kCount, 1), StateType::kFloat32, type);
-    const UpdateTensors t = shard.tensors(std::vector<float>(kCount, 1));
+    Shard shard(std::vector<float>(kGuardedCount, 1), StateType::kFloat32, type);
+    const UpdateTensors t = shard.tensors(std::vector<float>(kGuardedCount, 1));
     if (type == StateType::kFloat32) {
       static_cast<float*>(t.second.data)[5] = std::numeric_limits<float>::infinity();
     } else if (type == StateType::kBFloat16) {
@@ -193,7 +193,7 @@ TEST(UpdateGuard, AnInfiniteVarianceStaysInfiniteAndMovesNothing) {
       static_cast<std::uint8_t*>(t.second.data)[5] = 9;
       t.second.absmax[0] = std::numeric_limits<float>::infinity();
     }
-    const std::vector<float> gradient(kCount, 1);
+    const std::vector<float> gradient(kGuardedCount, 1);
     for (std::int64_t step = 1; step <= 3; ++step) {
       const UpdateStatistics sums =
           adamw_update(shard.tensors(gradient), {.learning_rate = 1e-3, .step = step}, {});
@@ -203,7 +203,7 @@ TEST(UpdateGuard, AnInfiniteVarianceStaysInfiniteAndMovesNothing) {
     }
     EXPECT_TRUE(std::isinf(shard.second.values()[5])) << to_string(type);
     EXPECT_EQ(shard.parameter[5], 1) << to_string(type);
-    EXPECT_NE(shard.parameter[kCount - 1], 1) << to_string(type);
+    EXPECT_NE(shard.parameter[kGuardedCount - 1], 1) << to_string(type);
   }
 }
 
