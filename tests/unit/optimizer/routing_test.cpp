@@ -48,7 +48,8 @@ RoutedParameter routed_one(const ParameterSpec& spec) {
 }
 
 std::string unused_refusal(const std::vector<RouteRule>& rules) {
-  const auto routing = route({routed_spec("layer.weight", {8, 8}), routed_spec("layer.bias", {8})}, rules);
+  const auto routing =
+      route({routed_spec("layer.weight", {8, 8}), routed_spec("layer.bias", {8})}, rules);
   EXPECT_TRUE(routing) << routing.status().message();
   return check_routes(*routing, rules).message();
 }

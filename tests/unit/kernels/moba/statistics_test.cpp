@@ -136,7 +136,8 @@ TEST(MobaStatistics, TheBoundOfAHeadIsItsOwnAlsoIfItsGroupSharesAChoice) {
 }
 
 TEST(MobaStatistics, OneRowWithMoreCandidatesThanChoicesIsEnoughForAMargin) {
-  const MobaSetup setup = shared_keys_setup({25}, 8, 3);  // row 24 has three past blocks for two choices
+  const MobaSetup setup =
+      shared_keys_setup({25}, 8, 3);  // row 24 has three past blocks for two choices
   StatisticsStorage storage(setup);
   ASSERT_TRUE(run_moba<float>(setup, random_numbers(setup, 66), storage.spans()).status.ok());
   EXPECT_EQ(storage.gate_margin_rows[0], 1);

@@ -66,7 +66,8 @@ void for_every_state(Body body) {
 Shard warm_shard(const GuardedRule& rule, StateType first, StateType second) {
   Shard shard(cast<float>(normal_values(81, kGuardedCount)), first, second, DType::kBFloat16);
   for (std::int64_t t = 1; t <= 3; ++t) {
-    const auto gradient = cast<float>(normal_values(static_cast<std::uint64_t>(82 + t), kGuardedCount));
+    const auto gradient =
+        cast<float>(normal_values(static_cast<std::uint64_t>(82 + t), kGuardedCount));
     static_cast<void>(
         rule.update(shard.tensors(gradient), {.learning_rate = 1e-3, .step = t, .seed = 4}));
   }
