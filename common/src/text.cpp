@@ -14,7 +14,7 @@ constexpr std::string_view kHexDigits = "0123456789abcdef";
 // Appends the decimal form, of which the longest (a double) has 24 characters.
 template <typename T>
 void append_number(std::string& out, T value) {
-  std::array<char, 32> text;
+  std::array<char, 32> text{};
   const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
   out.append(text.data(), end);
 }

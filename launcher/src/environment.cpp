@@ -65,7 +65,9 @@ std::vector<std::string> rank_environment(
   std::vector<std::string> out;
   out.reserve(variables.size());
   for (const auto& [name, value] : variables) {
-    out.push_back(name + "=" + value);
+    std::string& text = out.emplace_back(name);
+    text += '=';
+    text += value;
   }
   return out;
 }

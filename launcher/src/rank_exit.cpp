@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/src/rank_exit.h"
 
+#include <muster/common/text.h>
 #include <muster/launcher/options.h>
 
 #include <sys/wait.h>
@@ -38,8 +39,9 @@ std::string describe(const RankExit& exit) {
       "rank " + std::to_string(exit.rank) + " (pid " + std::to_string(exit.pid) + ") ";
   if (WIFSIGNALED(exit.wait_status)) {
     const int signal = WTERMSIG(exit.wait_status);
-    return who + "was killed by signal " + std::to_string(signal) + " (" + ::strsignal(signal) +
-           ")";
+    const char* meaning = ::sigdescr_np(signal);  // null for real-time signals
+    return who + "was killed by signal " + std::to_string(signal) +
+           (meaning == nullptr ? "" : concat(" (", meaning, ')'));
   }
   const int code = WEXITSTATUS(exit.wait_status);
   switch (kind_of(exit)) {

@@ -82,7 +82,7 @@ int read_exec_error(int fd) {
 
 // The kernel's ENOENT may mean the interpreter of a script, ENOEXEC a script without one.
 Status exec_error(const std::string& path, int error) {
-  const Status plain = io_error("cannot execute " + path, error);
+  Status plain = io_error("cannot execute " + path, error);
   std::array<char, 256> head{};
   const FileDescriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   const ssize_t size = file.valid() ? ::read(file.get(), head.data(), head.size()) : -1;

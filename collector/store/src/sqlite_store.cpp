@@ -105,7 +105,7 @@ void SqliteStore::undo() {
   ready_ = compactor_.find_ready().value_or({});
 }
 
-Status SqliteStore::fail(Status error) {
+Status SqliteStore::fail(const Status& error) {
   undo();
   lost_ = error.context("everything since the last commit is undone and all sessions are closed");
   return lost_;

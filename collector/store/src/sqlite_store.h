@@ -23,6 +23,10 @@ class SqliteStore final : public Store {
  public:
   SqliteStore(FileLock lock, Connection connection, const Clock& clock);
   ~SqliteStore() override;
+  SqliteStore(const SqliteStore&) = delete;
+  SqliteStore& operator=(const SqliteStore&) = delete;
+  SqliteStore(SqliteStore&&) = delete;
+  SqliteStore& operator=(SqliteStore&&) = delete;
 
   // Reads what the file left to be compacted, and moves the epoch on.
   [[nodiscard]] Status start();
@@ -69,7 +73,7 @@ class SqliteStore final : public Store {
   [[nodiscard]] Status write_commit();
   void undo();
   // Undoes the transaction after a failed write and hands the error on.
-  [[nodiscard]] Status fail(Status error);
+  [[nodiscard]] Status fail(const Status& error);
   [[nodiscard]] Status write_frames(
       const Identity& identity,
       SessionState& session,

@@ -131,7 +131,7 @@ class BlockRandom {
   }
 
  private:
-  Pack<float> words_;
+  Pack<float> words_{};
 };
 
 }  // namespace muster::kernels::MUSTER_SIMD_ISA
