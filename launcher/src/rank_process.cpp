@@ -169,7 +169,8 @@ RankProcess::RankProcess(RankProcess&& other) noexcept
       alive_(std::exchange(other.alive_, false)),
       ended_(other.ended_),
       wait_status_(other.wait_status_),
-      orphan_status_(other.orphan_status_) {}
+      orphan_status_(other.orphan_status_),
+      orphan_killed_(other.orphan_killed_) {}
 
 RankProcess::~RankProcess() {
   if (alive_) {
@@ -206,12 +207,17 @@ std::optional<RankExit> RankProcess::reap() {
     return std::nullopt;
   }
   alive_ = false;
-  const bool replaced = orphan_status_ && ended_by_sigterm(wait_status_);
+  // A helper's 0 says nothing of a trainer that was killed.
+  const bool says_more =
+      orphan_status_ &&
+      (!orphan_killed_ || kind_of({rank_, pid_, *orphan_status_}) != ExitKind::kDone);
+  const bool replaced = says_more && ended_by_sigterm(wait_status_);
   return RankExit{rank_, pid_, replaced ? *orphan_status_ : wait_status_};
 }
 
 // The most telling one: a code before a signal, 93 before 75 before others before 0.
 void RankProcess::note_orphan(int wait_status) {
+  orphan_killed_ = orphan_killed_ || WIFSIGNALED(wait_status) || ended_by_sigterm(wait_status);
   const auto weight = [this](int status) {
     if (!WIFEXITED(status) || ended_by_sigterm(status)) {
       return 0;

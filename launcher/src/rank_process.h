@@ -75,6 +75,7 @@ class RankProcess {
   bool ended_{false};
   int wait_status_{0};
   std::optional<int> orphan_status_;
+  bool orphan_killed_{false};  // one of them by a signal
 };
 
 // `program` itself when it has a slash, else the first executable of that name in PATH. kNotFound

@@ -113,8 +113,9 @@ Expected<Connection> Connection::open(const fs::path& path, Mode mode) {
   if (mode == Mode::kReader) {
     return open_reader(path);
   }
-  // SQLite would make it 0644 under any umask; log and shared memory take over its mode.
-  const FileDescriptor made{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)};
+  // Only a new file: closing an old one would drop the locks that this process holds on it. SQLite
+  // would make it 0644 under any umask; log and shared memory take over its mode.
+  const FileDescriptor made{::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666)};
   return open_uri(path, path.string(), SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
 }
 

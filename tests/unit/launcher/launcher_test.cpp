@@ -200,6 +200,15 @@ TEST_F(LauncherTest, KillsARankThatIgnoresTermAfterTheGraceAndSaysSo) {
   EXPECT_TRUE(contains(console(), "did not end within 0.1 s and is killed")) << console();
 }
 
+TEST_F(LauncherTest, AHelperThatEndsWellDoesNotHideATrainerThatAStopKilled) {
+  start(shell(
+      "sleep 1000 & sh -c 'trap \"exit 0\" TERM; touch $DIR/up; while :; do sleep 0.01; done' &"
+      " wait"));
+  ASSERT_TRUE(wait_for_file(root_ / "up"));
+  launcher_->request_stop();
+  EXPECT_EQ(join(), kExitFailed) << console();
+}
+
 TEST_F(LauncherTest, WaitsForATrainerWhoseShellDiedOfTheStop) {
   // The inner shell is the trainer: it saves for a while after SIGTERM and says so with 75.
   start(shell(
